@@ -1,0 +1,227 @@
+"""How fast the simulator is, on the paper's logistic regression: 20 workers, batch 10.
+
+    python benchmarks/simulator.py            # both tables, about a minute
+    python benchmarks/simulator.py --quick    # a smoke run
+
+All contestants take turns in one process on one thread, and the best round of each counts, so the
+ratios mean something on a noisy machine where the times do not. The hand-written loop is what an
+expert would write for this one model: gradients by formula, products into buffers made once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prlc.data import IID, Dataset
+from prlc.engines import Job, Plan, Simulator
+from prlc.engines.plan import largest_chunk
+from prlc.methods import PRLC
+from prlc.models import logistic_regression
+
+INPUTS, CLASSES, BATCH, LR, RATIO = 3072, 10, 10, 0.01, 0.1
+Step = Callable[[int], None]
+
+
+def make_data(num_samples: int) -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(num_samples, INPUTS, generator=generator)
+    return Dataset.from_tensors(inputs, torch.randint(0, CLASSES, (num_samples,)))
+
+
+def make_job(data: Dataset, num_workers: int) -> Job:
+    return Job(
+        model=logistic_regression((INPUTS,), CLASSES),
+        loss=F.cross_entropy,
+        data=data,
+        method=PRLC(RATIO),
+        shards=IID().split(None, data.num_train, num_workers, 0),
+        batch_size=BATCH,
+        lr=lambda step: LR,
+    )
+
+
+def general(job: Job) -> Step:
+    simulator = Simulator(job, plan=Plan(chunk=job.num_workers, threads=1))
+
+    def step(_: int) -> None:
+        simulator.step()
+
+    return step
+
+
+def hand_written(job: Job, batches: Tensor, pulls: list[list[int]]) -> Step:
+    """PRLC for this one model, with nothing left to save."""
+    P, data = job.num_workers, job.data
+    W, bias = torch.zeros(P, CLASSES, INPUTS), torch.zeros(P, 1, CLASSES)
+    w, server_bias = torch.zeros(CLASSES, INPUTS), torch.zeros(1, CLASSES)
+    x, g = torch.empty(P * BATCH, INPUTS), torch.empty(P, CLASSES, INPUTS)
+    minus_one = torch.full((P, BATCH, 1), -1.0)
+
+    @torch.inference_mode()
+    def step(t: int) -> None:
+        chosen = batches[t % len(batches)]
+        torch.index_select(data.train_inputs, 0, chosen, out=x)
+        stacked = x.view(P, BATCH, INPUTS)
+        p = torch.baddbmm(bias, stacked, W.transpose(1, 2)).softmax(-1)
+        p.scatter_add_(2, data.train_targets[chosen].view(P, BATCH, 1), minus_one).div_(BATCH)
+        torch.bmm(p.transpose(1, 2), stacked, out=g)
+        g_bias = p.sum(1, keepdim=True)
+        w.add_(g.sum(0), alpha=-LR / P)
+        server_bias.add_(g_bias.sum(0), alpha=-LR / P)
+        W.add_(g, alpha=-LR)
+        bias.add_(g_bias, alpha=-LR)
+        for i in pulls[t % len(pulls)]:
+            W[i].copy_(w)
+            bias[i].copy_(server_bias)
+
+    return step
+
+
+def plain_loop(job: Job, batches: Tensor, pulls: list[list[int]]) -> Step:
+    """What one writes first: a module and an optimizer per worker."""
+    P, data = job.num_workers, job.data
+    server = logistic_regression((INPUTS,), CLASSES)
+    workers = [logistic_regression((INPUTS,), CLASSES) for _ in range(P)]
+    optimizers = [torch.optim.SGD(worker.parameters(), lr=LR) for worker in workers]
+
+    def step(t: int) -> None:
+        chosen = batches[t % len(batches)].view(P, BATCH)
+        for i, (worker, optimizer) in enumerate(zip(workers, optimizers, strict=True)):
+            optimizer.zero_grad()
+            output = worker(data.train_inputs[chosen[i]])
+            F.cross_entropy(output, data.train_targets[chosen[i]]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            with torch.no_grad():
+                for own, other in zip(server.parameters(), worker.parameters(), strict=True):
+                    assert other.grad is not None
+                    own.add_(other.grad, alpha=-LR / P)
+        with torch.no_grad():
+            for i in pulls[t % len(pulls)]:
+                for own, other in zip(workers[i].parameters(), server.parameters(), strict=True):
+                    own.copy_(other)
+
+    return step
+
+
+def big_batch(job: Job, batches: Tensor) -> Step:
+    """The floor: the same samples as one batch of one model, as if nobody ever differed."""
+    data = job.data
+    model: nn.Module = logistic_regression((INPUTS,), CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def step(t: int) -> None:
+        chosen = batches[t % len(batches)]
+        optimizer.zero_grad()
+        output = model(data.train_inputs[chosen])
+        F.cross_entropy(output, data.train_targets[chosen]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def best_seconds(contestants: dict[str, Step], rounds: int, steps: int) -> dict[str, float]:
+    """Seconds per step of each, taking turns; the best round counts."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(rounds):
+        for name, step in contestants.items():
+            start = time.perf_counter()
+            for t in range(steps):
+                step(t)
+            best[name] = min(best[name], (time.perf_counter() - start) / steps)
+    return best
+
+
+def compare_speed(console: Console, rounds: int, steps: int) -> None:
+    torch.set_num_threads(1)
+    P = 20
+    job = make_job(make_data(10_000), P)
+    count = 100
+    taken = job.batches().take(np.arange(P), np.zeros(P, np.int64), count)
+    batches = torch.from_numpy(taken.reshape(P, count, BATCH).swapaxes(0, 1).reshape(count, -1))
+    drawn = PRLC(RATIO).pulls(0, np.arange(P), np.arange(count)[:, None])
+    pulls = [np.flatnonzero(row).tolist() for row in drawn]
+    contestants = {
+        "general simulator": general(job),
+        "hand-written bmm loop": hand_written(job, batches, pulls),
+        "plain loop over 20 modules": plain_loop(job, batches, pulls),
+        "one big-batch step (floor)": big_batch(job, batches),
+    }
+    seconds = best_seconds(contestants, rounds, steps)
+    ours = seconds["general simulator"]
+    table = Table(title=f"PRLC, logistic regression, {P} workers, batch {BATCH}, one thread")
+    for column in ("", "steps/s", "general simulator is"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, each in seconds.items():
+        table.add_row(name, f"{1 / each:,.0f}", f"{each / ours:.2f} times as fast")
+    console.print(table)
+
+
+def measure_growth(num_workers: int, steps: int) -> None:
+    """One size, in a process of its own so that its peak memory is its own. Prints numbers."""
+    torch.set_num_threads(1)
+    data = make_data(max(10_000, BATCH * num_workers))
+    job = make_job(data, num_workers)
+    stack = sum(p.numel() * p.element_size() for p in job.model.parameters()) * num_workers
+    make_job(make_data(100), 2).batches()
+    warm = Simulator(make_job(make_data(100), 2), plan=Plan(2, 1))  # loads what torch loads once
+    warm.step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    chunk = largest_chunk(num_workers, stack // num_workers + BATCH * INPUTS * 4)
+    simulator = Simulator(job, plan=Plan(chunk, 1))
+    simulator.step()
+    start = time.perf_counter()
+    for _ in range(steps):
+        simulator.step()
+    seconds = (time.perf_counter() - start) / steps
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    print(seconds, stack, peak, chunk)
+
+
+def compare_growth(console: Console, sizes: list[int]) -> None:
+    table = Table(title="As the number of workers grows (one thread)")
+    for column in ("workers", "at a time", "per worker-step", "one stack", "memory", "in stacks"):
+        table.add_column(column, justify="right")
+    for size in sizes:
+        command = [sys.executable, __file__, "--grow", str(size), str(max(3, 2000 // size))]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        seconds, stack, peak, chunk = (float(number) for number in answer)
+        table.add_row(
+            f"{size:,}",
+            f"{chunk:.0f}",
+            f"{seconds / size * 1e6:.0f} µs",
+            f"{stack / 1e6:,.0f} MB",
+            f"{peak / 1e6:,.0f} MB",
+            f"{peak / stack:.2f}",
+        )
+    console.print(table)
+    console.print("Memory is what the simulator adds on top of the data set and torch itself.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run in seconds")
+    parser.add_argument("--grow", nargs=2, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.grow:
+        measure_growth(*arguments.grow)
+        return
+    console = Console()
+    rounds, steps = (2, 10) if arguments.quick else (15, 60)
+    compare_speed(console, rounds, steps)
+    compare_growth(console, [10, 100] if arguments.quick else [10, 100, 1_000, 10_000])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m prlc` is the `prlc` command."""
+
+from prlc.cli import main
+
+main()

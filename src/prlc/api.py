@@ -1,0 +1,183 @@
+"""What a Python program calls: train a model by a method, or compare several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from prlc import report
+from prlc.config import Config
+from prlc.data import Dataset, Partition, parse_partition
+from prlc.engines import Loss, Plan
+from prlc.errors import ConfigError
+from prlc.methods import Method, create
+from prlc.network import Network
+from prlc.optimizers import OptimizerFactory
+from prlc.runs import RunFolder
+from prlc.schedules import Schedule, parse_schedule
+from prlc.tensorboard import BoardWriter
+from prlc.training import OnProgress, Progress, Result, Training
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    *,
+    method: Method | str = "prlc",
+    workers: int = 20,
+    batch_size: int = 10,
+    epochs: float | None = None,
+    steps: int | None = None,
+    lr: float = 0.1,
+    schedule: Schedule | str = "constant",
+    optimizer: str | OptimizerFactory = "sgd",
+    server_optimizer: str | OptimizerFactory = "add",
+    partition: Partition | str = "iid",
+    network: Network | str | Mapping[str, Any] = "paper",
+    seed: int = 0,
+    engine: str = "simulator",
+    plan: Plan | None = None,
+    device: str = "cpu",
+    eval_every: int | None = None,
+    eval_samples: int | None = 10_000,
+    checkpoint_every: int | None = None,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    extra_config: Mapping[str, Any] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Result:
+    """Train `model` on `data`, spread over `workers` workers, by `method`.
+
+    model: any module. It is copied, never changed; the trained one is in the result.
+    loss: called with the module's output and the targets; gives the mean over the batch.
+    data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
+    method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or a name.
+    epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
+        `data` has, over all workers.
+    lr, schedule: the learning rate, and `constant`, `cosine`, `step:EPOCHS:FACTOR` or a schedule.
+    optimizer: on every worker: a name, or a function from parameters to a torch optimizer.
+    server_optimizer: `add`, `nesterov` (as in DiLoCo), or such a function.
+    partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
+    network: what the simulated time is computed for: a preset, a `Network` or settings of one.
+    plan: how to compute; measured and remembered if not given.
+    eval_every, eval_samples: how often, and on how much of the training data, to evaluate.
+    folder: where the run is written (see `prlc.runs`); `resume` continues the run that is there.
+    """
+    data = Dataset.of(data)
+    if epochs is None and steps is None:
+        epochs = 10.0
+    config = Config(
+        method=create(method) if isinstance(method, str) else method,
+        workers=workers,
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=steps,
+        schedule=parse_schedule(schedule, lr) if isinstance(schedule, str) else schedule,
+        optimizer=optimizer,
+        server_optimizer=server_optimizer,
+        partition=parse_partition(partition) if isinstance(partition, str) else partition,
+        network=Network.of(network),
+        seed=seed,
+        engine=engine,
+        plan=plan,
+        device=device,
+        eval_every=eval_every,
+        eval_samples=eval_samples,
+        checkpoint_every=checkpoint_every,
+    )
+    if folder is None:
+        if resume or tensorboard:
+            raise ConfigError("To resume a run or to write TensorBoard events, name its folder.")
+        return Training(model, loss, data, config).run(on_progress)
+    described = {
+        **config.as_json(),
+        "model": {"class": type(model).__name__, "parameters": _size(model)},
+        "data": {"name": data.name, "samples": data.num_train},
+        **(extra_config or {}),
+    }
+    if resume and (Path(folder) / "config.json").exists():
+        run = RunFolder.open(folder)
+        run.check_config(described)
+        if run.finished:
+            return Result.load(run, config.method, model)
+    else:
+        run = RunFolder.create(folder, described)
+    board = BoardWriter(run.path) if tensorboard else None
+    return Training(model, loss, data, config, run, board).run(on_progress)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of several methods on the same problem."""
+
+    results: list[Result]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per method."""
+        return report.table(self.results)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as plain objects."""
+        return report.rows(self.results)
+
+    def plot(self, path: Path | str | None = None, title: str | None = None) -> Any:
+        """Loss against steps, pulls and simulated time; saved if a path is given."""
+        return report.plot_runs(self.results, path, title)
+
+    def __getitem__(self, number: int) -> Result:
+        return self.results[number]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+
+def compare(
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    *,
+    methods: Sequence[Method | str],
+    folder: Path | str | None = None,
+    on_progress: Callable[[Method, Progress], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train the same model on the same data by each of `methods`; `settings` as in `train`."""
+    data = Dataset.of(data)
+    results = []
+    for method in [create(m) if isinstance(m, str) else m for m in methods]:
+
+        def report_progress(progress: Progress, method: Method = method) -> None:
+            if on_progress is not None:
+                on_progress(method, progress)
+
+        own = Path(folder) / slug(method.label) if folder is not None else None
+        results.append(
+            train(
+                model,
+                loss,
+                data,
+                method=method,
+                folder=own,
+                on_progress=report_progress,
+                **settings,
+            )
+        )
+    return Comparison(results)
+
+
+def slug(label: str) -> str:
+    """A label as the name of a folder."""
+    kept = "".join(c if c.isalnum() or c == "." else "-" for c in label.lower())
+    return "-".join(part for part in kept.split("-") if part)
+
+
+def _size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,43 @@
+"""The command line: parses, calls the package, prints."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from prlc.cli.compare import compare
+from prlc.cli.methods import methods
+from prlc.cli.train import train
+from prlc.errors import PrlcError
+
+app = typer.Typer(
+    help="Train one model on many workers that talk to a server as little as possible.",
+    epilog="Begin with `prlc compare`: every method on built-in data, in under a minute.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(compare)
+app.command()(train)
+app.command()(methods)
+
+
+def main() -> None:
+    """Entry point: every expected failure is one sentence and a non-zero exit."""
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        app()
+    except PrlcError as error:
+        console.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        sys.exit(130)
+
+
+def _plain(error: PrlcError) -> str:
+    """The message without rich markup, which a path or a name may look like."""
+    return str(error).replace("[", r"\[")

@@ -1,0 +1,131 @@
+"""`prlc compare`: every method on the same problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from prlc import api
+from prlc.cli import options as o
+from prlc.cli.progress import LiveProgress
+from prlc.methods import parse_method
+from prlc.report import rich_table
+from prlc.runs import fresh_folder
+
+DEFAULT_METHODS = [
+    "nsgd",
+    "prlc:0.4",
+    "prlc:0.1",
+    "pr:0.1",
+    "lag-ps",
+    "lag-wk",
+    "local-sgd:10",
+    "asgd",
+]
+
+
+def compare(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="A method, such as nsgd, prlc:0.1, prlc:0.1:every=4, local-sgd:10. May be "
+            f"repeated. Default: {', '.join(DEFAULT_METHODS)}. See `prlc methods`.",
+        ),
+    ] = None,
+    data: o.Data = "digits",
+    data_dir: o.DataDir = None,
+    model: o.Model = "mlp",
+    norm: o.Norm = None,
+    partition: o.Partition = "iid",
+    workers: o.Workers = 20,
+    batch_size: o.BatchSize = 10,
+    epochs: o.Epochs = None,
+    steps: o.Steps = None,
+    lr: o.LearningRate = 0.2,
+    schedule: o.ScheduleText = "constant",
+    optimizer: o.Optimizer = "sgd",
+    server_optimizer: o.ServerOptimizer = "add",
+    seed: o.Seed = 0,
+    network: o.NetworkName = "paper",
+    net: o.NetworkSettings = None,
+    engine: o.EngineName = "simulator",
+    device: o.Device = "cpu",
+    chunk: o.Chunk = None,
+    threads: o.Threads = None,
+    eval_every: o.EvalEvery = None,
+    eval_samples: o.EvalSamples = 10_000,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the runs, the table and the plot (default: runs/NNNN-compare)."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the unfinished comparison in --out.")
+    ] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Train the same model on the same data by every method, and show what each one cost.
+
+    Prints a table (training loss, test accuracy, pulls, bytes, simulated time) and draws the loss
+    against steps, pulls and simulated time.
+
+    `prlc compare`                                          built-in digits, no network needed
+
+    `prlc compare -m nsgd -m prlc:0.05 -m pr:0.05 --lr 0.5`   how low may the pull ratio go?
+
+    `prlc compare --data cifar10 --data-dir DIR --model logistic --lr 0.01 --epochs 5`
+    """
+    request = o.Request(
+        data=data,
+        data_dir=data_dir,
+        model=model,
+        norm=norm,
+        partition=partition,
+        workers=workers,
+        batch_size=batch_size,
+        epochs=60.0 if epochs is None and steps is None else epochs,
+        steps=steps,
+        lr=lr,
+        schedule=schedule,
+        optimizer=optimizer,
+        server_optimizer=server_optimizer,
+        seed=seed,
+        network=network,
+        net=net or [],
+        engine=engine,
+        device=device,
+        chunk=chunk,
+        threads=threads,
+        eval_every=eval_every,
+        eval_samples=eval_samples,
+    )
+    methods = [parse_method(text) for text in method or DEFAULT_METHODS]
+    settings = request.settings()
+    problem = request.problem()
+    folder = out or fresh_folder("runs", "compare")
+    with LiveProgress() as live:
+        comparison = api.compare(
+            *problem,
+            methods=methods,
+            folder=folder,
+            resume=resume,
+            on_progress=lambda m, progress: live.update(m.label, progress),
+            **settings,
+        )
+    comparison.table.to_csv(folder / "comparison.csv", index=False)
+    comparison.plot(folder / "comparison.png", request.describe())
+    if as_json:
+        typer.echo(json.dumps(comparison.rows(), indent=2))
+        return
+    console = Console()
+    console.print(rich_table(comparison.results, request.describe()))
+    console.print(f"Simulated network: {settings['network'].describe()}.", highlight=False)
+    console.print(f"Plot: {folder / 'comparison.png'}", highlight=False, soft_wrap=True)
+    console.print(f"Runs: {folder}", highlight=False, soft_wrap=True)

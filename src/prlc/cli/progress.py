@@ -1,0 +1,60 @@
+"""Live progress on the terminal: loss, pulls against NSGD's, time left."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+
+from prlc.training import Progress
+
+_REFRESH = 0.1  # seconds
+
+
+class LiveProgress:
+    """A bar per run; on standard error, so that standard output stays clean."""
+
+    def __init__(self) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._shown = 0.0
+
+    def __enter__(self) -> LiveProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def update(self, label: str, progress: Progress) -> None:
+        """Show how far the run called `label` is."""
+        now = time.monotonic()
+        last = progress.step == progress.steps
+        if label in self._tasks and now - self._shown < _REFRESH and not last:
+            return
+        self._shown = now
+        if label not in self._tasks:
+            self._tasks[label] = self._bars.add_task(f"{label:<16}", total=progress.steps, state="")
+        state = f"loss {progress.loss:7.4f}  pulls {progress.pull_fraction:4.0%} of NSGD's"
+        self._bars.update(self._tasks[label], completed=progress.step, state=state)

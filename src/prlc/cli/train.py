@@ -1,0 +1,179 @@
+"""`prlc train`: one run, on disk, that can be interrupted and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from prlc import api
+from prlc.cli import options as o
+from prlc.cli.progress import LiveProgress
+from prlc.errors import ConfigError, DivergedError, RunError
+from prlc.methods import create, parse_method
+from prlc.report import rich_table
+from prlc.runs import RunFolder, fresh_folder
+
+
+def train(
+    method: Annotated[
+        str,
+        typer.Option("--method", "-m", help="Method: see `prlc methods`; prlc:0.1 sets r as well."),
+    ] = "prlc",
+    pull_ratio: Annotated[
+        float | None, typer.Option(help="r of PR and PRLC: probability of a pull, in (0, 1].")
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(help="H of PR, PRLC and Local SGD: communicate every H-th step only."),
+    ] = None,
+    data: o.Data = "digits",
+    data_dir: o.DataDir = None,
+    model: o.Model = "logistic",
+    norm: o.Norm = None,
+    partition: o.Partition = "iid",
+    workers: o.Workers = 20,
+    batch_size: o.BatchSize = 10,
+    epochs: o.Epochs = None,
+    steps: o.Steps = None,
+    lr: o.LearningRate = 0.1,
+    schedule: o.ScheduleText = "step",
+    optimizer: o.Optimizer = "sgd",
+    server_optimizer: o.ServerOptimizer = "add",
+    seed: o.Seed = 0,
+    network: o.NetworkName = "paper",
+    net: o.NetworkSettings = None,
+    engine: o.EngineName = "simulator",
+    device: o.Device = "cpu",
+    chunk: o.Chunk = None,
+    threads: o.Threads = None,
+    eval_every: o.EvalEvery = None,
+    eval_samples: o.EvalSamples = 10_000,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints (default: 20 in a run).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run (default: runs/NNNN-METHOD-MODEL-DATA).")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Continue the run in this folder; all its settings are kept."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard events into the folder.")
+    ] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Train one model by one method.
+
+    Everything lands in one folder: config.json, metrics.csv, checkpoints, model.pt, summary.json.
+    Ctrl-C stops after the step and keeps it; `--resume` goes on to the same result.
+
+    `prlc train --method prlc --pull-ratio 0.1`
+
+    `prlc train -m prlc:0.1 --data cifar10 --data-dir DIR --model resnet18 --epochs 90`
+
+    `prlc train --resume runs/0001-prlc-logistic-digits`
+    """
+    if resume is not None:
+        request, options = _typed_before(RunFolder.open(resume))
+        if data_dir is not None:
+            request = dataclasses.replace(request, data_dir=data_dir)
+        folder = resume
+    else:
+        request = o.Request(
+            data=data,
+            data_dir=data_dir,
+            model=model,
+            norm=norm,
+            partition=partition,
+            workers=workers,
+            batch_size=batch_size,
+            epochs=30.0 if epochs is None and steps is None else epochs,
+            steps=steps,
+            lr=lr,
+            schedule=schedule,
+            optimizer=optimizer,
+            server_optimizer=server_optimizer,
+            seed=seed,
+            network=network,
+            net=net or [],
+            engine=engine,
+            device=device,
+            chunk=chunk,
+            threads=threads,
+            eval_every=eval_every,
+            eval_samples=eval_samples,
+        )
+        options = {
+            "method": method,
+            "pull_ratio": pull_ratio,
+            "every": every,
+            "checkpoint_every": checkpoint_every,
+            "tensorboard": tensorboard,
+        }
+        folder = out or fresh_folder("runs", f"{api.slug(method)}-{model}-{data}")
+    _run(request, options, folder, resume is not None, as_json)
+
+
+def _run(
+    request: o.Request, options: dict[str, Any], folder: Path, resume: bool, as_json: bool
+) -> None:
+    chosen = parse_method(options["method"])
+    given = {key: options[key] for key in ("pull_ratio", "every") if options[key] is not None}
+    if given:
+        chosen = create(chosen.name, **{**chosen.options(), **given})
+    settings = request.settings()
+    problem = request.problem()
+    typed = {**dataclasses.asdict(request), **options}
+    typed["data_dir"] = str(request.data_dir) if request.data_dir else None
+    try:
+        with LiveProgress() as live:
+            result = api.train(
+                *problem,
+                method=chosen,
+                folder=folder,
+                resume=resume,
+                checkpoint_every=options["checkpoint_every"],
+                tensorboard=options["tensorboard"],
+                extra_config={"command": typed},
+                on_progress=lambda progress: live.update(chosen.label, progress),
+                **settings,
+            )
+    except KeyboardInterrupt:
+        message = f"Interrupted; the run is kept. Continue it with: prlc train --resume {folder}"
+        Console(stderr=True).print(message, soft_wrap=True)
+        sys.exit(130)
+    except DivergedError as error:
+        error.args = (f"{error} The last checkpoint is kept in {folder}.",)
+        raise
+    if as_json:
+        typer.echo(json.dumps({**result.summary, "folder": str(folder)}, indent=2))
+        return
+    console = Console()
+    console.print(rich_table([result], request.describe()))
+    console.print(f"Run: {folder}", highlight=False, soft_wrap=True)
+
+
+def _typed_before(run: RunFolder) -> tuple[o.Request, dict[str, Any]]:
+    """The options that a run was begun with."""
+    command = run.config().get("command")
+    names = [field.name for field in dataclasses.fields(o.Request)]
+    others = ["method", "pull_ratio", "every", "checkpoint_every", "tensorboard"]
+    if not isinstance(command, dict):
+        raise ConfigError(
+            f"{run.path} was begun by a Python program, not by `prlc train`. Resume it there, with "
+            "prlc.train(..., folder=..., resume=True)."
+        )
+    if sorted(command) != sorted([*names, *others]):
+        raise RunError(
+            f"{run.path / 'config.json'} was written by another version of prlc, or changed by "
+            "hand: its `command` has other settings than expected."
+        )
+    request = o.Request(**{name: command[name] for name in names})
+    return request, {name: command[name] for name in others}

@@ -1,0 +1,69 @@
+"""Random numbers that are pure functions of what they are for.
+
+Who pulls, which samples form a batch and how long a step takes must not depend on the order in
+which an engine asks. So there is no stream here: a draw is a hash of (seed, purpose, indices),
+vectorised over NumPy arrays of indices. Every engine makes the same draws, a resumed run repeats
+them, and server and workers agree on them without a message. NumPy's own counter-based
+generators give one stream per object, which is why the hash (the SplitMix64 finaliser) is here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Purpose", "bits", "lognormal", "torch_seed", "uniform"]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Purpose(IntEnum):
+    """What a draw is for: two purposes never share numbers."""
+
+    PULL = 1
+    SHUFFLE = 2
+    PARTITION = 3
+    COMPUTE = 4
+    STRAGGLER = 5
+    MODEL = 6
+    EVALUATION = 7
+
+
+def _finalise(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def bits(seed: int, purpose: Purpose, *indices: ArrayLike) -> NDArray[np.uint64]:
+    """64 random bits for each element of the broadcast `indices` (non-negative integers)."""
+    start = (seed + _GOLDEN * int(purpose)) % 2**64
+    z = _finalise(np.asarray([start], np.uint64))
+    with np.errstate(over="ignore"):
+        for index in indices:
+            z = _finalise((z ^ np.asarray(index).astype(np.uint64)) + np.uint64(_GOLDEN))
+    return z.reshape(np.broadcast_shapes(*(np.shape(index) for index in indices)))
+
+
+def uniform(seed: int, purpose: Purpose, *indices: ArrayLike) -> NDArray[np.float64]:
+    """A number in [0, 1) for each element of the broadcast `indices`."""
+    draws = bits(seed, purpose, *indices) >> np.uint64(11)
+    return draws.astype(np.float64) * 2.0**-53
+
+
+def lognormal(
+    seed: int, purpose: Purpose, *indices: ArrayLike, spread: float
+) -> NDArray[np.float64]:
+    """Positive numbers with mean 1 and standard deviation `spread` (Box-Muller, then exp)."""
+    first = 1.0 - uniform(seed, purpose, *indices, 0)
+    second = uniform(seed, purpose, *indices, 1)
+    normal = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)
+    variance = np.log1p(spread**2)
+    return np.asarray(np.exp(np.sqrt(variance) * normal - variance / 2.0))
+
+
+def torch_seed(seed: int, purpose: Purpose, *indices: int) -> int:
+    """A seed for torch's generator, for what only torch can draw (initial weights, dropout)."""
+    return int(bits(seed, purpose, *indices)) >> 1

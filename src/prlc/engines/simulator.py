@@ -1,0 +1,257 @@
+"""All workers of a job on one machine, as stacked tensors: the same methods, fast.
+
+A step computes the gradients of a chunk of workers at once (`workers.py`, `gradients.py`), turns
+them into updates (`updates.py`), adds their mean to the server's model and moves the workers'.
+Alive are the models, the gradients of a chunk and, for methods that remember, the last gradients:
+at most three stacks of P models, plus what an optimizer keeps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from prlc.clock import Arrival
+from prlc.engines.base import Engine, Job, StepReport, asynchronous_report, staying, travelling
+from prlc.engines.lazy_memory import LazyMemory
+from prlc.engines.plan import Plan, choose_plan, use_threads
+from prlc.engines.stack import squared_norms
+from prlc.engines.updates import WorkerOptimizers
+from prlc.engines.workers import StackedWorkers
+from prlc.errors import DivergedError
+from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
+
+_LOOKAHEAD = 64  # steps whose pulls are drawn in one go
+
+
+class Simulator(Engine):
+    """Runs any method on stacked workers."""
+
+    def __init__(
+        self, job: Job, arrivals: Iterator[Arrival] | None = None, plan: Plan | None = None
+    ) -> None:
+        super().__init__(job, arrivals)
+        self.plan = plan or choose_plan(job)
+        self._workers = StackedWorkers(job, self.plan)
+        self._n = n = self._workers.num_parameters
+        self._optimizers = WorkerOptimizers(
+            job.optimizer,
+            self._workers.models[:n],
+            self._workers.layouts[:n],
+            [chunk.rows for chunk in self._workers.chunks],
+            one_by_one=not isinstance(job.method, Scheduled),
+        )
+        self._server = [rows[0].clone() for rows in self._workers.models]
+        self._all: Mask = np.ones(job.num_workers, bool)
+        self._nobody: Mask = np.zeros(job.num_workers, bool)
+        self._pulls = 0, np.zeros((0, job.num_workers), bool)
+        self._unsent = [torch.zeros_like(tensor) for tensor in self._server]
+        self._server_optimizer = None
+        if job.server_optimizer is not None:
+            leaves = [tensor.requires_grad_() for tensor in self._server[:n]]
+            self._server_optimizer = job.server_optimizer(leaves)
+        if isinstance(job.method, Lazy):
+            self._memory = LazyMemory(job.method, self._workers.models[:n])
+        if isinstance(job.method, Asynchronous):
+            self._coming = [torch.zeros_like(rows) for rows in self._workers.models]
+            self._losses = np.zeros(job.num_workers)
+            self._computed: Mask = np.zeros(job.num_workers, bool)
+            self._own_steps = np.zeros(job.num_workers, np.int64)
+
+    def step(self) -> StepReport:
+        with torch.inference_mode(), use_threads(self.plan.threads):
+            return super().step()
+
+    # -- the three families -----------------------------------------------------------------------
+
+    def _scheduled(self, method: Scheduled, step: int) -> StepReport:
+        P, lr = self.job.num_workers, self.job.lr(step)
+        pulls = self._pulls_at(method, step)
+        share = 0.0 if pulls.all() else method.compensation
+        loss = 0.0
+        for chunk in self._workers.chunks:
+            losses, gradients, changes = self._workers.compute(chunk, step)
+            directions, scale = self._optimizers.chunk(chunk.number, gradients, lr)
+            scales = [scale] * self._n + [1.0] * len(changes)
+            directions = [*directions, *changes]
+            sums = [rows.sum(0) for rows in directions]
+            self._check(sums, directions, chunk.rows.start, step)
+            for k, total in enumerate(sums):
+                self._unsent[k].add_(total, alpha=scales[k] / P)
+                if share:
+                    chunk.models[k].add_(directions[k], alpha=scales[k] * share)
+            loss += float(losses.sum()) / P
+        push = bool(method.due(step))
+        if push:
+            self._apply(self._unsent)
+            torch._foreach_zero_(self._unsent)
+        self._workers.pull(pulls, self._server)
+        return StepReport(loss, self._all, self._all if push else self._nobody, pulls)
+
+    def _pulls_at(self, method: Scheduled, step: int) -> Mask:
+        """Who pulls: drawn for many steps in one go."""
+        start, block = self._pulls
+        if not start <= step < start + len(block):
+            start, steps = step, np.arange(step, step + _LOOKAHEAD)[:, None]
+            block = method.pulls(self.job.seed, np.arange(self.job.num_workers), steps)
+            self._pulls = start, block
+        mask: Mask = block[step - start]
+        return mask
+
+    def _lazy(self, method: Lazy, step: int) -> StepReport:
+        del method  # the memory asks it
+        P, n, lr = self.job.num_workers, self._n, self.job.lr(step)
+        memory, parameters = self._memory, self._workers.models[: self._n]
+        computes = memory.asked.copy()
+        pushes = np.zeros(P, bool)
+        losses: list[float] = []
+        arrived = [torch.zeros_like(tensor) for tensor in self._server[n:]]
+        for chunk in self._workers.chunks:
+            part = computes[chunk.rows]
+            if not part.any():
+                continue
+            loss, gradients, changes = self._workers.compute(chunk, step, part)
+            losses += loss.cpu()[torch.from_numpy(part)].tolist()
+            fresh = self._per_lr(gradients, chunk.rows.start, part, lr)
+            pushes[chunk.rows] = memory.receive(chunk.rows, fresh, part)
+            senders = torch.from_numpy(pushes[chunk.rows]).to(self.job.device)
+            for total, change in zip(arrived, changes, strict=True):
+                total.add_(change[senders].sum(0))
+        # Old gradients serve again; of buffers, only those that came count.
+        sums = [rows.sum(0) for rows in memory.gradients]
+        self._check(sums, memory.gradients, 0, step)
+        mean = [total.mul_(lr / P) for total in sums]
+        mean += [total.div_(max(1, int(pushes.sum()))) for total in arrived]
+        before = [tensor.detach().clone() for tensor in self._server[:n]]
+        self._apply(mean)
+        moved = [(now - old)[None] for now, old in zip(self._server[:n], before, strict=True)]
+        memory.stepped(float(squared_norms(moved)) / lr**2)
+        rows = [chunk.rows for chunk in self._workers.chunks]
+        pulls = memory.ask(self._server[:n], parameters, rows).copy()
+        self._workers.pull(pulls, self._server)
+        mean_loss = float(np.mean(losses)) if losses else float("nan")
+        return StepReport(mean_loss, computes, pushes, pulls)
+
+    def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
+        P, n, lr = self.job.num_workers, self._n, self.job.lr(step)
+        arrivals = [self.next_arrival() for _ in range(P)]
+        losses = []
+        for arrival in arrivals:
+            i, share = arrival.worker, method.share(arrival.staleness, P)
+            if not self._computed[i]:
+                self._compute_coming(step)
+            row = [rows[i : i + 1] for rows in self._coming]
+            directions, scale = self._optimizers.worker(i, row[:n], lr)
+            update = [direction[0] for direction in directions]
+            torch._foreach_mul_(update, scale * share)
+            update += [change[0] * share for change in row[n:]]
+            self._apply(update)
+            own = [rows[i] for rows in self._workers.models]
+            torch._foreach_copy_(own, [tensor.detach() for tensor in self._server])
+            self._computed[i] = False
+            self._own_steps[i] += 1
+            losses.append(float(self._losses[i]))
+        return asynchronous_report(losses, arrivals, P)
+
+    def _compute_coming(self, step: int) -> None:
+        """The next gradients of all workers that have pulled since their last.
+
+        A worker's model does not change between its pull and its next arrival, so its gradient
+        may be computed at any time in between: together with everybody else's.
+        """
+        missing = ~self._computed
+        pieces = self._workers.compute_at_own_steps(missing, self._own_steps, step)
+        for piece, part, losses, gradients, changes in pieces:
+            mask = torch.from_numpy(part).to(self.job.device)
+            for rows, fresh in zip(self._coming, [*gradients, *changes], strict=True):
+                if part.all():
+                    rows[piece].copy_(fresh)
+                else:
+                    rows[piece][mask] = fresh[mask]
+            own = [rows[piece] for rows in self._coming]
+            self._check([rows.sum(0) for rows in own], own, piece.start, step)
+            self._losses[piece][part] = losses.cpu().numpy()[part]
+        self._computed[:] = True
+
+    def _per_lr(
+        self, gradients: list[Tensor], first: int, computes: Mask, lr: float
+    ) -> list[Tensor]:
+        """Updates divided by the learning rate: for plain SGD, minus the gradients."""
+        if self.job.optimizer is None:
+            return [-gradient for gradient in gradients]
+        fresh = [torch.zeros_like(gradient) for gradient in gradients]
+        for k in np.flatnonzero(computes):
+            row = [gradient[k : k + 1] for gradient in gradients]
+            directions, scale = self._optimizers.worker(first + int(k), row, lr)
+            for rows, direction in zip(fresh, directions, strict=True):
+                rows[k] = direction[0] * (scale / lr)
+        return fresh
+
+    def _check(self, sums: list[Tensor], rows: list[Tensor], first: int, step: int) -> None:
+        """Refuse a sum that is not finite before it reaches the server; name the worker."""
+        if np.isfinite(sum(float(total.sum()) for total in sums)):
+            return
+        for i in range(len(rows[0])):
+            if not all(bool(each[i].isfinite().all()) for each in rows):
+                raise DivergedError(first + i, step, "update")
+
+    # -- the server -------------------------------------------------------------------------------
+
+    def _apply(self, update: list[Tensor]) -> None:
+        """Add a mean update, or hand it to the server's optimizer as a negative gradient."""
+        start = 0
+        if self._server_optimizer is not None:
+            start = self._n
+            for leaf, change in zip(self._server[:start], update[:start], strict=True):
+                leaf.grad = -change
+            self._server_optimizer.step()
+        torch._foreach_add_(self._server[start:], update[start:])
+
+    def copy_global_model(self, target: nn.Module) -> None:
+        with torch.no_grad():
+            server = zip(travelling(target), self._server, self._workers.layouts, strict=True)
+            for tensor, value, layout in server:
+                tensor.copy_(layout.view(value.detach()[None])[0])
+            for tensor, counter in zip(staying(target), self._workers.counters, strict=True):
+                tensor.copy_(counter[0].view(tensor.shape))
+
+    def _own_state(self) -> dict[str, Any]:
+        server_optimizer = self._server_optimizer
+        state: dict[str, Any] = {
+            "workers": self._workers.state(),
+            "optimizers": self._optimizers.state(),
+            "server": [tensor.detach().clone() for tensor in self._server],
+            "server_optimizer": server_optimizer and copy.deepcopy(server_optimizer.state_dict()),
+            "unsent": [tensor.clone() for tensor in self._unsent],
+        }
+        if isinstance(self.job.method, Lazy):
+            state["memory"] = self._memory.state()
+        if isinstance(self.job.method, Asynchronous):
+            state["coming"] = [rows.clone() for rows in self._coming]
+            state["losses"] = self._losses.tolist()
+            state["computed"] = self._computed.tolist()
+            state["own_steps"] = self._own_steps.tolist()
+        return state
+
+    def _load_own_state(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self._workers.load_state(state["workers"])
+            own = [*self._server, *self._unsent]
+            for tensor, saved in zip(own, [*state["server"], *state["unsent"]], strict=True):
+                tensor.copy_(saved)
+            self._optimizers.load_state(state["optimizers"])
+            if self._server_optimizer is not None:
+                self._server_optimizer.load_state_dict(state["server_optimizer"])
+            if isinstance(self.job.method, Lazy):
+                self._memory.load_state(state["memory"])
+            if isinstance(self.job.method, Asynchronous):
+                for rows, saved in zip(self._coming, state["coming"], strict=True):
+                    rows.copy_(saved)
+                self._losses = np.array(state["losses"])
+                self._computed = np.array(state["computed"])
+                self._own_steps = np.array(state["own_steps"])

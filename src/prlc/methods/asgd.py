@@ -1,0 +1,37 @@
+"""Asynchronous SGD (Downpour with one push and one fetch a step)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from prlc.errors import ConfigError
+from prlc.methods.base import Asynchronous
+
+
+@dataclass(frozen=True)
+class ASGD(Asynchronous):
+    """The server adds a worker's update when it arrives and hands the result back to it.
+
+    An update counts 1/P, so P arrivals weigh as much as one synchronous step at the same
+    learning rate. With `staleness_aware`, an update that missed s others counts 1/(1+s)
+    (Zhang et al. 2016): the same for workers of equal speed, less for stragglers.
+    """
+
+    staleness_aware: bool = False
+
+    summary: ClassVar[str] = "whoever is done pushes and pulls; nobody waits"
+    name: ClassVar[str] = "asgd"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.staleness_aware, bool):
+            raise ConfigError(
+                f"ASGD's staleness_aware must be true or false but is {self.staleness_aware!r}."
+            )
+
+    @property
+    def label(self) -> str:
+        return "ASGD, staleness-aware" if self.staleness_aware else "ASGD"
+
+    def share(self, staleness: int, num_workers: int) -> float:
+        return 1.0 / (1 + staleness) if self.staleness_aware else 1.0 / num_workers

@@ -1,0 +1,103 @@
+"""Lazily aggregated gradients (Chen et al. 2018), the paper's baseline, in both forms.
+
+Both compare with the same right side. For F = mean_m F_m, step size eta and the server's
+models x^k, a worker is skipped at step k while
+
+    left side  <=  (xi / eta^2) * sum_{d=1..D} ||x^{k+1-d} - x^{k-d}||^2
+
+LAG-WK (15a): left = ||grad_m(now) - grad_m(last pushed)||^2   the worker decides, all pull
+LAG-PS (15b): left = L_m^2 ||x^k - x_m||^2                     the server decides whom to ask
+
+(The LAG paper writes the sum of F_m and alpha = eta / P; this is the same condition.) Each step
+norm is divided by the learning rate of its own step, so a decaying learning rate does not by
+itself silence everybody for D steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from prlc.errors import ConfigError
+from prlc.methods.base import Lazy, check_every, check_number
+
+
+@dataclass(frozen=True)
+class LAGWK(Lazy):
+    """A worker pushes only when its gradient changed enough; everybody pulls every step."""
+
+    xi: float = 0.1  # 1/D, the LAG authors' choice for this form
+    window: int = 10
+
+    summary: ClassVar[str] = "push only gradients that changed enough; all pull"
+    name: ClassVar[str] = "lag-wk"
+    asked_by_server: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("LAG's xi", self.xi)
+        check_every(self.window)
+
+    @property
+    def label(self) -> str:
+        return "LAG-WK"
+
+    def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
+        del smoothness
+        return change_sq > self.xi * history.sum()  # (15a)
+
+    def initial_smoothness(self) -> float:
+        return 0.0
+
+    def refine(self, smoothness: Tensor, gradient_sq: Tensor, model_sq: Tensor) -> Tensor:
+        del gradient_sq, model_sq
+        return smoothness
+
+
+@dataclass(frozen=True)
+class LAGPS(Lazy):
+    """The server asks only workers for whom the model moved enough; the others hold still.
+
+    The trigger needs each worker's smoothness L_m. Given as `smoothness`, it is used as it is;
+    otherwise it is the largest ratio ||change of gradient|| / ||change of model|| seen so far.
+    With minibatch gradients that ratio is full of noise, so the server asks nearly everybody.
+    """
+
+    xi: float = 1.0  # 10/D, the LAG authors' choice for this form
+    window: int = 10
+    smoothness: float | None = None
+
+    summary: ClassVar[str] = "ask only workers for whom the model moved enough"
+    name: ClassVar[str] = "lag-ps"
+    asked_by_server: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("LAG's xi", self.xi)
+        check_every(self.window)
+        if self.smoothness is not None and not 0 < self.smoothness < math.inf:
+            raise ConfigError(
+                f"LAG's smoothness must be a positive number but is {self.smoothness!r}; "
+                "leave it out to have it estimated."
+            )
+
+    @property
+    def label(self) -> str:
+        return "LAG-PS"
+
+    def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
+        left = torch.where(change_sq > 0, smoothness**2 * change_sq, 0.0)
+        return left > self.xi * history.sum()  # (15b)
+
+    def initial_smoothness(self) -> float:
+        # Until a second gradient is known the trigger must fire, hence infinity.
+        return math.inf if self.smoothness is None else self.smoothness
+
+    def refine(self, smoothness: Tensor, gradient_sq: Tensor, model_sq: Tensor) -> Tensor:
+        if self.smoothness is not None:
+            return smoothness
+        seen = torch.where(model_sq > 0, (gradient_sq / model_sq).sqrt(), 0.0)
+        known = torch.where(smoothness.isinf(), 0.0, smoothness)
+        return torch.where(model_sq > 0, torch.maximum(known, seen), smoothness)

@@ -1,0 +1,62 @@
+"""The models that ship: small to large, and the same weights for the same seed.
+
+Each is a function of the shape of a sample and the number of classes. The modules have no
+data-dependent branches and no in-place activations, so an engine may run many workers' copies at
+once with torch.func.functional_call under torch.func.vmap.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from prlc.draws import Purpose, torch_seed
+from prlc.errors import ConfigError
+from prlc.models.cnn import cnn
+from prlc.models.linear import logistic_regression, mlp
+from prlc.models.resnet import resnet8, resnet18
+
+__all__ = ["MODELS", "build", "cnn", "logistic_regression", "mlp", "resnet8", "resnet18"]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": logistic_regression,
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet8": resnet8,
+    "resnet18": resnet18,
+}
+
+
+def build(
+    name: str,
+    sample_shape: tuple[int, ...],
+    num_classes: int | None,
+    seed: int,
+    **options: object,
+) -> nn.Module:
+    """The model called `name`, on the CPU, its initial weights a pure function of `seed`.
+
+    `options` are those of the model's function: `hidden` of mlp, `norm` of the ResNets. The
+    generators of torch are left as they were.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"The model must be one of {', '.join(MODELS)}; got {name!r}.")
+    if num_classes is None or num_classes < 1:
+        raise ConfigError(
+            f"The model {name} is a classifier and needs at least one class; got "
+            f"num_classes={num_classes}. For real-valued targets give a module of your own."
+        )
+    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise ConfigError(
+            f"The model {name} takes {'the options ' + ', '.join(known) if known else 'no options'}"
+            f"; got {', '.join(unknown)}."
+        )
+    # Pinned to the CPU, so that a default device neither changes the weights nor is reseeded.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(torch_seed(seed, Purpose.MODEL))
+        return MODELS[name](sample_shape, num_classes, **options)

@@ -1,0 +1,146 @@
+"""Tables and plots of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.table import Table
+
+from prlc.training import Result
+from prlc.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: What a comparison says of each method, in this order.
+COLUMNS = (
+    "method",
+    "train_loss",
+    "test_accuracy",
+    "pulls_per_worker",
+    "pull_fraction",
+    "bytes_up",
+    "bytes_down",
+    "simulated_seconds",
+    "steps",
+    "seed",
+)
+
+# Okabe and Ito's colours, told apart by colour-blind readers too; the dashes serve in grey.
+_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
+_DASHES = ("-", "--", "-", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 2)))
+_AXES = (
+    ("step", "steps"),
+    ("pulls_per_worker", "pulls per worker"),
+    ("simulated_seconds", "simulated time"),
+)
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One object per run, with the keys of `COLUMNS`."""
+    return [{column: result.summary[column] for column in COLUMNS} for result in results]
+
+
+def table(results: Sequence[Result]) -> pd.DataFrame:
+    """The same as a table."""
+    return pd.DataFrame(rows(results), columns=list(COLUMNS))
+
+
+def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
+    """The same for the terminal; the best of a column is bold."""
+    shown = Table(title=title, title_justify="left")
+    headings = {
+        "method": "method",
+        "train_loss": "train\nloss",
+        "test_accuracy": "test\naccuracy",
+        "pulls_per_worker": "pulls per\nworker",
+        "pull_fraction": "against\nNSGD",
+        "bytes_up": "bytes\nup",
+        "bytes_down": "bytes\ndown",
+        "simulated_seconds": "simulated\ntime",
+    }
+    for name, heading in headings.items():
+        shown.add_column(heading, justify="left" if name == "method" else "right", no_wrap=True)
+    content = rows(results)
+    best = {
+        name: (max if name == "test_accuracy" else min)(
+            (row[name] for row in content if row[name] is not None), default=None
+        )
+        for name in headings
+        if name != "method"
+    }
+    for row in content:
+        cells = [str(row["method"])]
+        for name in list(headings)[1:]:
+            text = "–" if row[name] is None else _FORMATS[name](row[name])
+            cells.append(f"[bold]{text}[/bold]" if _equal(row[name], best[name]) else text)
+        shown.add_row(*cells)
+    return shown
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "train_loss": "{:.4f}".format,
+    "test_accuracy": "{:.1%}".format,
+    "pulls_per_worker": "{:,.0f}".format,
+    "pull_fraction": "{:.3f}".format,
+    "bytes_up": format_bytes,
+    "bytes_down": format_bytes,
+    "simulated_seconds": format_seconds,
+}
+
+
+def _equal(value: float | None, best: float | None) -> bool:
+    return value is not None and best is not None and math.isclose(value, best, rel_tol=1e-9)
+
+
+def plot_runs(
+    results: Sequence[Result], path: Path | str | None = None, title: str | None = None
+) -> Figure:
+    """Training loss against steps, pulls per worker and simulated time, a panel each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.5, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(_AXES), sharey=True)
+    for axes, (column, label) in zip(panels, _AXES, strict=True):
+        _draw(axes, results, column)
+        axes.set_xlabel(label)
+    _show_time(panels[-1], results)
+    panels[0].set_ylabel("training loss")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False
+    )
+    if title:
+        figure.suptitle(title, fontsize=12)
+    if path is not None:
+        figure.savefig(path, dpi=140)
+    return figure
+
+
+def _draw(axes: Axes, results: Sequence[Result], column: str) -> None:
+    for number, result in enumerate(results):
+        axes.plot(
+            result.metrics[column],
+            result.metrics["train_loss"],
+            label=result.summary["method"],
+            color=_COLOURS[number % len(_COLOURS)],
+            linestyle=_DASHES[number % len(_DASHES)],
+            linewidth=2.6 if number == 0 else 1.7,  # the baseline shows under what lies on it
+        )
+    axes.set_yscale("log")
+    axes.grid(alpha=0.3, which="both")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.02)
+
+
+def _show_time(axes: Axes, results: Sequence[Result]) -> None:
+    """Label the time axis in the unit that fits."""
+    longest = max(float(result.metrics["simulated_seconds"].max()) for result in results)
+    units = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "ms"))
+    scale, unit = next((u for u in units if longest >= 2 * u[0]), (1e-3, "ms"))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
+    axes.set_xlabel(f"simulated time ({unit})")

@@ -1,0 +1,107 @@
+"""When each step of a run would be over on a given network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from prlc.clock import Arrival, ArrivalClock, BarrierClock, RunAheadClock
+from prlc.engines.base import Job, StepReport
+from prlc.methods import Asynchronous, Mask, Scheduled
+from prlc.network import Network
+
+
+class Timeline:
+    """Gives the steps of a run their simulated time.
+
+    Scheduled methods run ahead unless the network says otherwise; lazy ones meet at a barrier,
+    since who communicates is known only step by step; asynchronous ones bring their own times.
+    """
+
+    def __init__(self, job: Job, network: Network) -> None:
+        traffic = job.traffic()
+        settings: dict[str, Any] = {
+            "bytes_up": traffic.bytes_per_push,
+            "bytes_down": traffic.bytes_per_pull,
+            "step_seconds": network.compute_seconds(flops_per_step(job)),
+            "seed": job.seed,
+        }
+        self._job = job
+        self._last_step = -1
+        self._seconds = 0.0
+        self._run_ahead: RunAheadClock | None = None
+        self._barrier: BarrierClock | None = None
+        self._arrivals: ArrivalClock | None = None
+        if isinstance(job.method, Asynchronous):
+            self._arrivals = ArrivalClock(network, job.num_workers, **settings)
+        elif isinstance(job.method, Scheduled) and network.run_ahead:
+            self._run_ahead = RunAheadClock(
+                network, job.num_workers, **settings, schedule=_Schedule(job, job.method)
+            )
+        else:
+            self._barrier = BarrierClock(network, job.num_workers, **settings)
+
+    def arrivals(self, steps_done: int = 0) -> Iterator[Arrival] | None:
+        """For asynchronous methods: whose update reaches the server, after so many steps."""
+        if self._arrivals is None:
+            return None
+        return islice(self._arrivals, steps_done * self._job.num_workers, None)
+
+    def record(self, step: int, report: StepReport) -> None:
+        """A step was taken."""
+        self._last_step = step
+        if self._barrier is not None:
+            pushes, pulls = report.pushes.astype(bool), report.pulls.astype(bool)
+            self._seconds = self._barrier.step(step, report.computes, pushes, pulls)
+        elif report.seconds is not None:
+            self._seconds = report.seconds
+
+    def seconds(self) -> float:
+        """How long it took until the server had the model of the last step recorded."""
+        if self._run_ahead is not None and self._last_step >= 0:
+            self._seconds = self._run_ahead.finish(self._last_step)
+        return self._seconds
+
+    def state(self) -> dict[str, float]:
+        """What `load_state` needs. Run-ahead and arrivals replay: they depend on nothing else."""
+        now = self._barrier.now if self._barrier is not None else 0.0
+        return {"last_step": self._last_step, "seconds": self.seconds(), "now": now}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        self._last_step = int(state["last_step"])
+        self._seconds = state["seconds"]
+        if self._barrier is not None:
+            self._barrier.now = state["now"]
+
+
+class _Schedule:
+    """What the clock asks of a scheduled method, drawn for many steps in one go."""
+
+    def __init__(self, job: Job, method: Scheduled, block: int = 256) -> None:
+        self._job, self._method, self._block = job, method, block
+        self._start, self._pulls = 0, np.zeros((0, job.num_workers), bool)
+
+    def __call__(self, step: int) -> tuple[bool, Mask]:
+        if not self._start <= step < self._start + len(self._pulls):
+            steps = np.arange(step, step + self._block)[:, None]
+            workers = np.arange(self._job.num_workers)
+            self._pulls = self._method.pulls(self._job.seed, workers, steps)
+            self._start = step
+        return bool(self._method.due(step)), self._pulls[step - self._start]
+
+
+def flops_per_step(job: Job) -> float:
+    """Floating-point operations of one worker's step: products and convolutions, both ways."""
+    inputs = job.data.train_inputs[: job.batch_size].to(job.device)
+    targets = job.data.train_targets[: job.batch_size].to(job.device)
+    tensors = {name: t.detach().clone() for name, t in job.model.state_dict().items()}
+    parameters = [tensors[name].requires_grad_() for name, _ in job.model.named_parameters()]
+    with FlopCounterMode(display=False) as counter, torch.random.fork_rng(devices=[]):
+        output = torch.func.functional_call(job.model, tensors, (inputs,))
+        torch.autograd.grad(job.loss(output, targets), parameters, allow_unused=True)
+    return float(counter.get_total_flops()) * job.batch_size / len(inputs)

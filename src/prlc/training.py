@@ -1,0 +1,265 @@
+"""One run from start to end: steps, evaluations, checkpoints, and what came out."""
+
+from __future__ import annotations
+
+import copy
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from prlc.config import Config, check_device
+from prlc.data import Dataset
+from prlc.engines import Engine, Job, Loss, Plan, Reference, Simulator
+from prlc.engines.plan import choose_plan, use_threads
+from prlc.evaluation import Evaluator, Metrics
+from prlc.methods import Method
+from prlc.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, choose
+from prlc.runs import RunFolder
+from prlc.tensorboard import BoardWriter
+from prlc.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, for whoever shows it."""
+
+    step: int
+    steps: int
+    loss: float
+    pull_fraction: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: the trained model, a table of metrics, and a summary."""
+
+    method: Method
+    model: nn.Module
+    metrics: pd.DataFrame
+    summary: dict[str, Any]
+    folder: Path | None = None
+
+    @classmethod
+    def load(cls, folder: RunFolder, method: Method, model: nn.Module) -> Result:
+        """That of a finished run, read from its folder."""
+        model = copy.deepcopy(model)
+        folder.load_model(model)
+        return cls(method, model, folder.metrics(), folder.summary(), folder.path)
+
+    def plot(self, path: Path | str | None = None) -> Figure:
+        """Loss against steps, pulls and simulated time; saved if a path is given."""
+        from prlc.report import plot_runs  # matplotlib is slow to import
+
+        return plot_runs([self], path)
+
+
+class Training:
+    """A run that can be stopped at any step and continued to the same result."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Dataset,
+        config: Config,
+        folder: RunFolder | None = None,
+        board: BoardWriter | None = None,
+    ) -> None:
+        self.config = config
+        self._model = copy.deepcopy(model)
+        self._folder = folder
+        self._board = board
+        self._device = check_device(config.device)
+        self._steps = config.total_steps(data.num_train)
+        self._per_epoch = config.steps_per_epoch(data.num_train)
+        epochs = self._steps / self._per_epoch
+        targets = data.train_targets.numpy() if data.num_classes is not None else None
+        self._job = Job(
+            model=copy.deepcopy(model).to(self._device),
+            loss=loss,
+            data=data,
+            method=config.method,
+            shards=config.partition.split(targets, data.num_train, config.workers, config.seed),
+            batch_size=config.batch_size,
+            lr=lambda step: config.schedule.at(step / self._per_epoch, epochs),
+            seed=config.seed,
+            optimizer=choose(config.optimizer, WORKER_OPTIMIZERS, "worker"),
+            server_optimizer=choose(config.server_optimizer, SERVER_OPTIMIZERS, "server"),
+            device=self._device,
+        )
+        self._evaluator = Evaluator(self._job, config.eval_samples)
+        self._eval_every = config.eval_every or max(1, self._steps // 50)
+        self._checkpoint_every = config.checkpoint_every or max(self._eval_every, self._steps // 20)
+        self._batch_losses: list[float] = []
+        self._rows: list[dict[str, Any]] = []
+        self._wall = 0.0
+
+    def run(self, on_progress: OnProgress | None = None) -> Result:
+        """Train to the end, from the folder's checkpoint if there is one."""
+        timeline = Timeline(self._job, self.config.network)
+        saved = self._folder.load_checkpoint() if self._folder else None
+        engine = self._engine(timeline, saved)
+        if saved is None:
+            self._add_row(engine, timeline)
+            self._save(engine, timeline)
+        started = time.perf_counter()
+        before = self._wall
+        with _stop_between_steps(self._folder is not None) as stop:
+            for step in range(engine.steps_done, self._steps):
+                report = engine.step()
+                timeline.record(step, report)
+                self._batch_losses.append(report.loss)
+                done, last = step + 1, step + 1 == self._steps
+                self._wall = before + time.perf_counter() - started
+                if done % self._eval_every == 0 or last:
+                    self._add_row(engine, timeline, report.staleness)
+                if done % self._checkpoint_every == 0 or last or stop.requested:
+                    self._save(engine, timeline)
+                if on_progress is not None:
+                    pulls = float(engine.traffic.pulls.mean()) / done
+                    on_progress(Progress(done, self._steps, report.loss, pulls))
+                if stop.requested and not last:
+                    raise KeyboardInterrupt
+        return self._finish(engine)
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def _engine(self, timeline: Timeline, saved: dict[str, Any] | None) -> Engine:
+        """The engine, where the checkpoint left off."""
+        done = saved["engine"]["steps_done"] if saved else 0
+        arrivals = timeline.arrivals(done)
+        engine: Engine
+        if self.config.engine == "reference":
+            self._plan = None
+            engine = Reference(self._job, arrivals)
+        else:
+            # The plan decides the order of floating-point operations, so a resumed run keeps it.
+            known = Plan(**saved["plan"]) if saved else self.config.plan
+            self._plan = known or choose_plan(self._job)
+            engine = Simulator(self._job, arrivals, self._plan)
+        if saved:
+            engine.load_state(saved["engine"])
+            timeline.load_state(saved["timeline"])
+            self._batch_losses = list(saved["batch_losses"])
+            self._rows = list(saved["metrics"])
+            self._wall = saved["wall_seconds"]
+        return engine
+
+    def _save(self, engine: Engine, timeline: Timeline) -> None:
+        if self._folder is None:
+            return
+        self._folder.save_checkpoint(
+            {
+                "engine": engine.state(),
+                "timeline": timeline.state(),
+                "plan": asdict(self._plan) if self._plan else None,
+                "batch_losses": self._batch_losses,
+                "wall_seconds": self._wall,
+            }
+        )
+
+    def _add_row(self, engine: Engine, timeline: Timeline, staleness: float | None = None) -> None:
+        """Evaluate the server's model and note where the run is."""
+        step, traffic = engine.steps_done, engine.traffic
+        losses = [loss for loss in self._batch_losses if np.isfinite(loss)]
+        row = {
+            "step": step,
+            "epoch": step / self._per_epoch,
+            "lr": self._job.lr(max(0, step - 1)),
+            **self._evaluate(engine, self._evaluator),
+            "batch_loss": float(np.mean(losses)) if losses else None,
+            "pulls_per_worker": float(traffic.pulls.mean()),
+            "pushes_per_worker": float(traffic.pushes.mean()),
+            "bytes_up": traffic.bytes_up,
+            "bytes_down": traffic.bytes_down,
+            "simulated_seconds": timeline.seconds(),
+            "staleness": staleness,
+        }
+        self._batch_losses = []
+        self._rows.append(row)
+        if self._folder:
+            self._folder.add_metrics(row)
+        if self._board:
+            self._board.write(row)
+
+    def _evaluate(self, engine: Engine, evaluate: Callable[[nn.Module], Metrics]) -> Metrics:
+        engine.copy_global_model(self._model)
+        with use_threads(self._plan.threads if self._plan else torch.get_num_threads()):
+            return evaluate(self._model)
+
+    def _finish(self, engine: Engine) -> Result:
+        last = self._rows[-1]
+        final = self._evaluate(engine, self._evaluator.whole)
+        pulls = last["pulls_per_worker"]
+        summary = {
+            "method": self.config.method.label,
+            "train_loss": final["train_loss"],
+            "test_accuracy": final["test_accuracy"],
+            "test_loss": final["test_loss"],
+            "pulls_per_worker": pulls,
+            "pull_fraction": pulls / self._steps,
+            "pushes_per_worker": last["pushes_per_worker"],
+            "bytes_up": last["bytes_up"],
+            "bytes_down": last["bytes_down"],
+            "simulated_seconds": last["simulated_seconds"],
+            "steps": self._steps,
+            "seed": self.config.seed,
+            "wall_seconds": round(self._wall, 3),
+            "engine": self.config.engine,
+            "plan": asdict(self._plan) if self._plan else None,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        if self._folder:
+            self._folder.finish(self._model, summary)
+        return Result(
+            self.config.method,
+            self._model,
+            pd.DataFrame(self._rows).astype(float, errors="ignore"),
+            summary,
+            self._folder.path if self._folder else None,
+        )
+
+
+class _Stop:
+    requested = False
+
+
+@contextmanager
+def _stop_between_steps(catch: bool) -> Iterator[_Stop]:
+    """While a run has a folder, Ctrl-C and SIGTERM wait for the step; a second one does not."""
+    stop = _Stop()
+    if not catch or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
