@@ -92,10 +92,11 @@ def train(
         eval_samples=eval_samples,
         checkpoint_every=checkpoint_every,
     )
+    training = Training(model, loss, data, config)
     if folder is None:
         if resume or tensorboard:
             raise ConfigError("To resume a run or to write TensorBoard events, name its folder.")
-        return Training(model, loss, data, config).run(on_progress)
+        return training.run(on_progress=on_progress)
     described = {
         **config.as_json(),
         "model": {"class": type(model).__name__, "parameters": _size(model)},
@@ -110,7 +111,7 @@ def train(
     else:
         run = RunFolder.create(folder, described)
     board = BoardWriter(run.path) if tensorboard else None
-    return Training(model, loss, data, config, run, board).run(on_progress)
+    return training.run(run, board, on_progress)
 
 
 @dataclass(frozen=True)

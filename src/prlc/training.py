@@ -80,13 +80,12 @@ class Training:
         loss: Loss,
         data: Dataset,
         config: Config,
-        folder: RunFolder | None = None,
-        board: BoardWriter | None = None,
     ) -> None:
+        """Checks everything that can be checked before the first step."""
         self.config = config
         self._model = copy.deepcopy(model)
-        self._folder = folder
-        self._board = board
+        self._folder: RunFolder | None = None
+        self._board: BoardWriter | None = None
         self._device = check_device(config.device)
         self._steps = config.total_steps(data.num_train)
         self._per_epoch = config.steps_per_epoch(data.num_train)
@@ -112,8 +111,14 @@ class Training:
         self._rows: list[dict[str, Any]] = []
         self._wall = 0.0
 
-    def run(self, on_progress: OnProgress | None = None) -> Result:
+    def run(
+        self,
+        folder: RunFolder | None = None,
+        board: BoardWriter | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result:
         """Train to the end, from the folder's checkpoint if there is one."""
+        self._folder, self._board = folder, board
         timeline = Timeline(self._job, self.config.network)
         saved = self._folder.load_checkpoint() if self._folder else None
         engine = self._engine(timeline, saved)

@@ -204,13 +204,15 @@ class Simulator(Engine):
 
     def _apply(self, update: list[Tensor]) -> None:
         """Add a mean update, or hand it to the server's optimizer as a negative gradient."""
-        start = 0
-        if self._server_optimizer is not None:
-            start = self._n
-            for leaf, change in zip(self._server[:start], update[:start], strict=True):
-                leaf.grad = -change
-            self._server_optimizer.step()
-        torch._foreach_add_(self._server[start:], update[start:])
+        if self._server_optimizer is None:
+            torch._foreach_add_(self._server, update)
+            return
+        n = self._n
+        for leaf, change in zip(self._server[:n], update[:n], strict=True):
+            leaf.grad = -change
+        self._server_optimizer.step()
+        for buffer, change in zip(self._server[n:], update[n:], strict=True):
+            buffer.add_(change)
 
     def copy_global_model(self, target: nn.Module) -> None:
         with torch.no_grad():

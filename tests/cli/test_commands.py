@@ -1,0 +1,183 @@
+"""The command line as a person or a program uses it, inside this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from prlc.cli import main
+from prlc.report import COLUMNS
+
+Prlc = Callable[..., tuple[int, str, str]]
+QUICK = ["--steps", "12", "--workers", "4", "--chunk", "4", "--threads", "1"]
+
+
+@pytest.fixture
+def prlc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Prlc:
+    """Run a command; gives its exit status, standard output and standard error."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["prlc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        code = stopped.value.code
+        return (code if isinstance(code, int) else 0 if code is None else 1), *printed
+
+    return run
+
+
+def test_compare_prints_a_table_and_draws_a_plot(prlc: Prlc, tmp_path: Path) -> None:
+    code, out, _ = prlc("compare", *QUICK, "--out", tmp_path / "c")
+    assert code == 0
+    for label in ("NSGD", "PRLC r=0.4", "PR r=0.1", "LAG-PS", "LAG-WK", "Local SGD", "ASGD"):
+        assert label in out
+    assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert len(pd.read_csv(tmp_path / "c" / "comparison.csv")) == 8
+
+
+def test_compare_prints_the_same_as_json(prlc: Prlc, tmp_path: Path) -> None:
+    code, out, _ = prlc(
+        "compare", "-m", "nsgd", "-m", "prlc:0.5", *QUICK, "--out", tmp_path / "c", "--json"
+    )
+    rows = json.loads(out)
+    assert code == 0
+    assert [list(row) for row in rows] == [list(COLUMNS)] * 2
+    nsgd, half = rows
+    assert nsgd["pulls_per_worker"] == 12
+    assert nsgd["pull_fraction"] == 1.0
+    assert half["pull_fraction"] == half["pulls_per_worker"] / 12
+    assert half["bytes_down"] < nsgd["bytes_down"] == nsgd["bytes_up"] == half["bytes_up"]
+    assert half["simulated_seconds"] < nsgd["simulated_seconds"]
+
+
+def test_compare_goes_on_with_what_is_unfinished(prlc: Prlc, tmp_path: Path) -> None:
+    command = ["compare", "-m", "nsgd", "-m", "pr", *QUICK, "--out", tmp_path / "c", "--json"]
+    _, first, _ = prlc(*command)
+    (tmp_path / "c" / "pr-r-0.1" / "summary.json").unlink()
+    code, second, _ = prlc(*command, "--resume")
+    assert code == 0
+    assert json.loads(second) == json.loads(first)
+
+
+def test_train_leaves_one_folder_with_everything(prlc: Prlc, tmp_path: Path) -> None:
+    code, out, _ = prlc(
+        "train", "-m", "prlc", "--pull-ratio", "0.5", *QUICK, "--out", tmp_path / "r", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["folder"] == str(tmp_path / "r")
+    files = {file.name for file in (tmp_path / "r").iterdir()}
+    assert {"config.json", "metrics.csv", "checkpoint.pt", "model.pt", "summary.json"} <= files
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["method"] == {"name": "prlc", "pull_ratio": 0.5, "every": 1}
+    metrics = pd.read_csv(tmp_path / "r" / "metrics.csv")
+    assert metrics["step"].iloc[-1] == 12
+    assert metrics["train_loss"].iloc[-1] < metrics["train_loss"].iloc[0]
+
+
+def test_train_chooses_a_new_folder_each_time(
+    prlc: Prlc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prlc("train", *QUICK)
+    prlc("train", *QUICK)
+    names = sorted(folder.name for folder in (tmp_path / "runs").iterdir())
+    assert names == ["0001-prlc-logistic-digits", "0002-prlc-logistic-digits"]
+
+
+def test_train_writes_tensorboard_events_on_request(prlc: Prlc, tmp_path: Path) -> None:
+    code, _, _ = prlc("train", *QUICK, "--out", tmp_path / "r", "--tensorboard")
+    assert code == 0
+    assert list((tmp_path / "r" / "tensorboard").glob("events*"))
+
+
+def test_methods_lists_all_of_them(prlc: Prlc) -> None:
+    code, out, _ = prlc("methods", "--json")
+    assert code == 0
+    names = [each["method"] for each in json.loads(out)]
+    assert names == ["nsgd", "pr", "prlc", "lag-ps", "lag-wk", "local-sgd", "asgd"]
+    assert all(name in prlc("methods")[1] for name in names)
+
+
+@pytest.mark.parametrize("command", [[], ["compare"], ["train"], ["methods"]])
+def test_help_teaches(prlc: Prlc, command: list[str]) -> None:
+    code, out, _ = prlc(*command, "--help")
+    assert code == 0
+    assert "Usage" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--pull-ratio", "0"], "pull ratio must lie in (0, 1] but is 0"),
+        (["train", "--pull-ratio", "1.5"], "pull ratio must lie in (0, 1] but is 1.5"),
+        (["train", "-m", "magic"], "no method 'magic'"),
+        (["train", "-m", "nsgd:0.1"], "nsgd has no settings"),
+        (["train", "-m", "prlc:0.1:7"], "write it as setting=value"),
+        (["train", "-m", "asgd", "--pull-ratio", "0.1"], "no setting 'pull_ratio'"),
+        (["train", "--workers", "2000"], "2000"),
+        (["train", "--workers", "0"], "workers must be a whole number"),
+        (["train", "--steps", "5", "--epochs", "2"], "either steps or epochs"),
+        (["train", "--data", "cifar10", "--data-dir", "/no/such/folder"], "/no/such/folder"),
+        (["train", "--data", "mnist2"], "mnist2"),
+        (["train", "--model", "vgg"], "vgg"),
+        (["train", "--lr", "-1"], "learning rate must be a positive number but is -1"),
+        (["train", "--schedule", "step:x"], "no schedule 'step:x'"),
+        (["train", "--optimizer", "lion9"], "no worker optimizer 'lion9'"),
+        (["train", "--network", "moon"], "moon"),
+        (["train", "--net", "latency=35parsec"], "latency"),
+        (["train", "--net", "latency"], "setting=value"),
+        (["train", "--partition", "magic"], "magic"),
+        (["train", "--engine", "warp"], "no engine 'warp'"),
+        (["train", "--device", "cuda:99"], "cuda:99"),
+        (["train", "--chunk", "3"], "--chunk and --threads together"),
+        (["train", "--resume", "/no/such/run"], "holds no run"),
+        (["compare", "-m", "pr:0"], "pull ratio must lie in (0, 1] but is 0"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    prlc: Prlc, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    out = [] if "--resume" in arguments else ["--out", str(tmp_path / "r")]
+    steps = [] if "--steps" in arguments else ["--steps", "3"]
+    code, printed, said = prlc(*arguments, *steps, *out)
+    assert code == 2
+    assert sentence in said.replace("\n", " ")
+    assert "Traceback" not in said + printed
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_diverging_run_stops_and_keeps_its_state(prlc: Prlc, tmp_path: Path) -> None:
+    code, _, said = prlc("train", "--lr", "1e38", *QUICK, "--out", tmp_path / "r")
+    assert code == 1
+    assert "of worker" in said
+    assert "at step" in said
+    assert "last checkpoint is kept" in said.replace("\n", " ")
+    assert (tmp_path / "r" / "checkpoint.pt").exists()
+    assert not (tmp_path / "r" / "summary.json").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(prlc: Prlc, tmp_path: Path) -> None:
+    prlc("train", *QUICK, "--out", tmp_path / "r")
+    before = (tmp_path / "r" / "model.pt").read_bytes()
+    code, _, said = prlc("train", *QUICK, "--seed", "1", "--out", tmp_path / "r")
+    assert code == 2
+    assert "already holds a run" in said.replace("\n", " ")
+    assert (tmp_path / "r" / "model.pt").read_bytes() == before
+
+
+def test_a_checkpoint_cut_in_half_is_refused(prlc: Prlc, tmp_path: Path) -> None:
+    prlc("train", *QUICK, "--out", tmp_path / "r")
+    (tmp_path / "r" / "summary.json").unlink()
+    file = tmp_path / "r" / "checkpoint.pt"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    code, _, said = prlc("train", "--resume", tmp_path / "r")
+    assert code == 2
+    assert "checkpoint.pt is damaged" in said.replace("\n", " ")
+    file.unlink()  # as the message says: then it goes on from the one before
+    code, _, _ = prlc("train", "--resume", tmp_path / "r")
+    assert code == 0

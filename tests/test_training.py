@@ -1,0 +1,155 @@
+"""Training through the Python interface."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import prlc
+from prlc.engines import Plan
+
+PLAN = Plan(chunk=4, threads=1)
+METHODS: list[prlc.Method] = [
+    prlc.NSGD(),
+    prlc.PR(0.3),
+    prlc.PRLC(0.3),
+    prlc.PRLC(0.5, every=4),
+    prlc.LocalSGD(5),
+    prlc.LAGPS(),
+    prlc.LAGWK(),
+    prlc.ASGD(),
+]
+
+
+class BrokenOffError(Exception):
+    """Breaks a run off in the middle."""
+
+
+def break_off(progress: prlc.Progress) -> None:
+    if progress.step == 23:
+        raise BrokenOffError
+
+
+def train(method: prlc.Method, **settings: object) -> prlc.Result:
+    data = prlc.data.load_digits()
+    model = prlc.models.build("logistic", data.sample_shape, data.num_classes, 0)
+    fixed = {"workers": 4, "steps": 40, "plan": PLAN, "network": "mobile"}
+    return prlc.train(model, F.cross_entropy, data, method=method, **{**fixed, **settings})  # type: ignore[arg-type]
+
+
+def assert_same(a: prlc.Result, b: prlc.Result) -> None:
+    for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True):
+        assert torch.equal(x, y)
+    assert a.metrics.equals(b.metrics)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.label)
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+def test_a_run_broken_off_resumes_to_the_same_result(
+    method: prlc.Method, engine: str, tmp_path: Path
+) -> None:
+    settings = {"engine": engine, "eval_every": 7, "checkpoint_every": 5}
+    undisturbed = train(method, **settings)
+    folder = tmp_path / "run"
+    with pytest.raises(BrokenOffError):
+        train(method, **settings, folder=folder, on_progress=break_off)
+    assert_same(train(method, **settings, folder=folder, resume=True), undisturbed)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.label)
+def test_every_method_learns(method: prlc.Method) -> None:
+    result = train(method, steps=150)
+    assert result.summary["train_loss"] < 0.5
+    assert result.summary["test_accuracy"] > 0.85
+
+
+def test_the_same_seed_gives_the_same_result_and_another_does_not() -> None:
+    assert_same(train(prlc.PRLC(0.3)), train(prlc.PRLC(0.3)))
+    assert not train(prlc.PRLC(0.3), seed=1).metrics.equals(train(prlc.PRLC(0.3)).metrics)
+
+
+def test_metrics_tell_traffic_and_time() -> None:
+    nsgd, half = train(prlc.NSGD()), train(prlc.PRLC(0.5))
+    size = (64 * 10 + 10) * 4
+    last = nsgd.metrics.iloc[-1]
+    assert last["bytes_up"] == last["bytes_down"] == 40 * 4 * size
+    assert last["pulls_per_worker"] == last["pushes_per_worker"] == 40
+    assert half.metrics["bytes_down"].iloc[-1] < last["bytes_down"]
+    assert nsgd.metrics["simulated_seconds"].is_monotonic_increasing
+    assert half.summary["simulated_seconds"] < nsgd.summary["simulated_seconds"]
+
+
+def test_run_ahead_is_not_slower_than_a_barrier_among_unequal_workers() -> None:
+    network = prlc.Network.of("lan", stragglers=0.25, straggler_factor=5.0, spread=0.5)
+    barrier = prlc.Network.of(network, run_ahead=False)
+    ahead = train(prlc.PRLC(0.1), network=network).summary["simulated_seconds"]
+    assert ahead < train(prlc.PRLC(0.1), network=barrier).summary["simulated_seconds"]
+
+
+def test_the_users_model_is_left_alone() -> None:
+    model = nn.Linear(3, 2)
+    before = [p.detach().clone() for p in model.parameters()]
+    data = TensorDataset(torch.randn(60, 3), torch.randint(0, 2, (60,)))
+    result = prlc.train(model, F.cross_entropy, data, workers=3, steps=5, plan=PLAN)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert not torch.equal(before[0], next(result.model.parameters()))
+
+
+def test_regression_with_an_own_optimizer_and_no_test_data() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(200, 5)
+    targets = inputs @ torch.randn(5, 1)
+    result = prlc.train(
+        nn.Linear(5, 1),
+        F.mse_loss,
+        (inputs, targets),
+        method=prlc.LocalSGD(5),
+        workers=5,
+        steps=200,
+        lr=0.05,
+        schedule="cosine",
+        optimizer=partial(torch.optim.AdamW, weight_decay=0.0),
+        server_optimizer="nesterov",
+        plan=PLAN,
+    )
+    assert result.summary["train_loss"] < 0.02
+    assert result.summary["test_accuracy"] is None
+    assert result.metrics["test_accuracy"].isna().all()
+
+
+def test_label_skew_shows_in_the_batches() -> None:
+    iid, skewed = (train(prlc.NSGD(), partition=p) for p in ("iid", "shards:1"))
+    assert skewed.metrics["batch_loss"].iloc[-1] != iid.metrics["batch_loss"].iloc[-1]
+
+
+def test_evaluation_on_a_part_ends_with_the_whole() -> None:
+    part, whole = train(prlc.NSGD(), eval_samples=100), train(prlc.NSGD())
+    assert part.summary["train_loss"] == whole.summary["train_loss"]
+    assert part.metrics["train_loss"].iloc[-1] != whole.metrics["train_loss"].iloc[-1]
+
+
+def test_a_comparison_is_a_table_and_a_plot(tmp_path: Path) -> None:
+    data = prlc.data.load_digits()
+    model = prlc.models.build("mlp", data.sample_shape, data.num_classes, 0)
+    comparison = prlc.compare(
+        model,
+        F.cross_entropy,
+        data,
+        methods=["nsgd", prlc.PRLC(0.1)],
+        workers=4,
+        steps=10,
+        plan=PLAN,
+    )
+    assert comparison.table["method"].tolist() == ["NSGD", "PRLC r=0.1"]
+    comparison.plot(tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+    figure = comparison[0].plot()
+    assert len(figure.axes) == 3
+    assert np.isfinite(comparison.table["train_loss"]).all()
