@@ -110,18 +110,24 @@ def test_regression_with_an_own_optimizer_and_no_test_data() -> None:
         nn.Linear(5, 1),
         F.mse_loss,
         (inputs, targets),
-        method=prlc.LocalSGD(5),
+        method=prlc.PRLC(0.2),
         workers=5,
         steps=200,
         lr=0.05,
         schedule="cosine",
         optimizer=partial(torch.optim.AdamW, weight_decay=0.0),
-        server_optimizer="nesterov",
         plan=PLAN,
     )
     assert result.summary["train_loss"] < 0.02
     assert result.summary["test_accuracy"] is None
     assert result.metrics["test_accuracy"].isna().all()
+
+
+def test_momentum_on_the_server_speeds_up_small_steps() -> None:
+    plain, outer = (
+        train(prlc.LocalSGD(4), lr=0.005, server_optimizer=name) for name in ("add", "nesterov")
+    )
+    assert outer.summary["train_loss"] < 0.8 * plain.summary["train_loss"]
 
 
 def test_label_skew_shows_in_the_batches() -> None:
