@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prlc.draws import Purpose, bits
+from prlc.errors import DataError
 
 Indices = NDArray[np.int64]
 
@@ -26,6 +27,9 @@ class Batches:
         self.batch_size = batch_size
         self._seed = seed
         self._sizes = np.asarray([len(shard) for shard in shards], np.int64)
+        if not self._sizes.all():
+            empty = int(np.argmin(self._sizes))
+            raise DataError(f"Every worker needs at least one sample, but worker {empty} has none.")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
         self._samples = np.concatenate(shards).astype(np.int64)
         self._order = self._samples.copy()  # every worker's samples in the order of ...

@@ -9,6 +9,7 @@ counts its batches) stay with their worker; the server shows those of worker 0.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from prlc.clock import Arrival
 from prlc.data import Dataset
 from prlc.data.batches import Batches, Indices
+from prlc.draws import Purpose, torch_seed
 from prlc.errors import ConfigError
 from prlc.methods import Asynchronous, Lazy, Mask, Method, Scheduled
 from prlc.optimizers import OptimizerFactory
@@ -139,6 +141,15 @@ class Engine(ABC):
 
     @abstractmethod
     def _load_own_state(self, state: dict[str, Any]) -> None: ...
+
+
+@contextlib.contextmanager
+def fixed_seed(job: Job, *indices: int) -> Iterator[None]:
+    """Let torch draw from a stream of these indices' own; the caller's stays as it was."""
+    devices = [job.device] if job.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(torch_seed(job.seed, Purpose.MODEL, *indices))
+        yield
 
 
 def travelling(model: nn.Module) -> list[Tensor]:

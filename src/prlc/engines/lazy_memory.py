@@ -49,7 +49,8 @@ class LazyMemory:
 
     def stepped(self, step_sq: float) -> None:
         """The server moved: the squared length of its step, per squared learning rate."""
-        self._history = torch.cat([self._history[1:], self._history.new_tensor([step_sq])])
+        self._history[:-1] = self._history[1:].clone()
+        self._history[-1] = step_sq
         self._empty = False
 
     def ask(self, server: list[Tensor], parameters: list[Tensor], chunks: list[slice]) -> Mask:

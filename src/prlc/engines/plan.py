@@ -39,10 +39,10 @@ class Plan:
     threads: int
 
     def __post_init__(self) -> None:
-        if self.chunk < 1 or self.threads < 1:
+        if not all(type(n) is int and n >= 1 for n in (self.chunk, self.threads)):
             raise ConfigError(
                 "A plan needs at least one worker at a time and one thread, but has "
-                f"{self.chunk} and {self.threads}."
+                f"{self.chunk!r} and {self.threads!r}."
             )
 
     @property
@@ -76,9 +76,10 @@ def choose_plan(job: Job, *, remember: bool = True) -> Plan:
     """The fastest plan for this model, batch and machine: remembered, or measured now."""
     key = _signature(job)
     known = _read_known() if remember else {}
-    if key in known:
+    with contextlib.suppress(KeyError, TypeError, ConfigError):  # not there, or damaged
         return Plan(**known[key])
-    plan = _measure(job)
+    with torch.random.fork_rng():  # dropout draws; the caller's numbers stay as they were
+        plan = _measure(job)
     if remember:
         _write_known({**_read_known(), key: asdict(plan)})
     return plan
@@ -94,7 +95,7 @@ def _measure(job: Job) -> Plan:
     counts = [1] if cores == 1 or job.device.type != "cpu" else [1, min(cores, 8)]
     best, best_seconds = Plan(1, 1), math.inf
     for rows in dict.fromkeys((chunk, 1)):
-        gradients = Gradients(job.model, job.loss, vectorise=rows > 1)
+        gradients = Gradients(job, vectorise=rows > 1)
         tensors = [t.detach().expand(rows, *t.shape).clone() for t in all_tensors(job.model)]
         inputs = job.data.train_inputs[: rows * b].to(job.device)
         targets = job.data.train_targets[: rows * b].to(job.device)

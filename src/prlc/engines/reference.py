@@ -18,7 +18,9 @@ from prlc.engines.base import (
     Engine,
     Job,
     StepReport,
+    all_tensors,
     asynchronous_report,
+    fixed_seed,
     staying,
     travelling,
 )
@@ -52,11 +54,13 @@ class Party:
             tensor.copy_(value)
 
     def state(self) -> dict[str, Any]:
+        tensors = [tensor.detach() for tensor in all_tensors(self.model)]
         optimizer = self.optimizer.state_dict() if self.optimizer else None
-        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": optimizer})
+        return copy.deepcopy({"tensors": tensors, "optimizer": optimizer})
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        for tensor, saved in zip(all_tensors(self.model), state["tensors"], strict=True):
+            tensor.detach().copy_(saved)
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
 
@@ -132,6 +136,7 @@ class Reference(Engine):
         push = bool(method.due(step))
         if push:
             total = _sum([worker.unsent for worker in self.workers])
+            _check_sum(total, updates, step)
             self.server.apply([change / P for change in total])
             for worker in self.workers:
                 worker.unsent = [torch.zeros_like(change) for change in worker.unsent]
@@ -160,6 +165,7 @@ class Reference(Engine):
                 buffers.append(update[n:])
         # Old gradients serve again; of buffers, only those that came count.
         total = _sum([gradient for gradient in self.gradients if gradient is not None])
+        _check_sum(total, [g or [] for g in self.gradients], step)
         mean = [lr * gradient / P for gradient in total]
         if buffers:
             mean += [change / len(buffers) for change in _sum(buffers)]
@@ -221,7 +227,8 @@ class Reference(Engine):
         chosen = torch.from_numpy(self.batches.take(np.array([i]), np.array([own_step]))[0])
         chosen = chosen.to(self.job.device)
         inputs, targets = self.data.train_inputs[chosen], self.data.train_targets[chosen]
-        loss, update = self.workers[i].update(self.job, inputs, targets, self.job.lr(step))
+        with fixed_seed(self.job, own_step, i):
+            loss, update = self.workers[i].update(self.job, inputs, targets, self.job.lr(step))
         if not np.isfinite(loss):
             raise DivergedError(i, step)
         if not all(bool(change.isfinite().all()) for change in update):
@@ -271,6 +278,13 @@ def _sum(vectors: Sequence[Vector]) -> Vector:
     for vector in vectors:
         total = [a + b for a, b in zip(total, vector, strict=True)]
     return total
+
+
+def _check_sum(total: Vector, parts: Sequence[Vector], step: int) -> None:
+    """Refuse a sum that overflows though its parts do not; name the worker with the largest."""
+    if not all(bool(tensor.isfinite().all()) for tensor in total):
+        sizes = [max((float(t.abs().max()) for t in part), default=0.0) for part in parts]
+        raise DivergedError(int(np.argmax(sizes)), step, "update")
 
 
 def _difference(after: Vector, before: Vector) -> Vector:

@@ -9,6 +9,7 @@ at most three stacks of P models, plus what an optimizer keeps.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,17 +45,19 @@ class Simulator(Engine):
             self._workers.models[:n],
             self._workers.layouts[:n],
             [chunk.rows for chunk in self._workers.chunks],
+            used=self._workers.used,
             one_by_one=not isinstance(job.method, Scheduled),
         )
         self._server = [rows[0].clone() for rows in self._workers.models]
         self._all: Mask = np.ones(job.num_workers, bool)
-        self._nobody: Mask = np.zeros(job.num_workers, bool)
-        self._pulls = 0, np.zeros((0, job.num_workers), bool)
+        nothing: Mask = np.zeros((0, job.num_workers), bool)
+        self._lookahead = 0, nothing, nothing
         self._unsent = [torch.zeros_like(tensor) for tensor in self._server]
         self._server_optimizer = None
         if job.server_optimizer is not None:
-            leaves = [tensor.requires_grad_() for tensor in self._server[:n]]
-            self._server_optimizer = job.server_optimizer(leaves)
+            own = zip(self._server[:n], self._workers.layouts, strict=False)
+            self._leaves = [layout.view(t[None])[0].requires_grad_() for t, layout in own]
+            self._server_optimizer = job.server_optimizer(self._leaves)
         if isinstance(job.method, Lazy):
             self._memory = LazyMemory(job.method, self._workers.models[:n])
         if isinstance(job.method, Asynchronous):
@@ -62,6 +65,7 @@ class Simulator(Engine):
             self._losses = np.zeros(job.num_workers)
             self._computed: Mask = np.zeros(job.num_workers, bool)
             self._own_steps = np.zeros(job.num_workers, np.int64)
+            self._counters = [torch.zeros_like(counter) for counter in self._workers.counters]
 
     def step(self) -> StepReport:
         with torch.inference_mode(), use_threads(self.plan.threads):
@@ -71,8 +75,12 @@ class Simulator(Engine):
 
     def _scheduled(self, method: Scheduled, step: int) -> StepReport:
         P, lr = self.job.num_workers, self.job.lr(step)
-        pulls = self._pulls_at(method, step)
+        pushes, pulls = self._communication(method, step)
         share = 0.0 if pulls.all() else method.compensation
+        # Where all updates come at once and are added as they are, none need be collected first.
+        plainly_added = method.period == 1 and self._server_optimizer is None
+        at_once = plainly_added and len(self._workers.chunks) == 1
+        arriving = self._server if at_once else self._unsent
         loss = 0.0
         for chunk in self._workers.chunks:
             losses, gradients, changes = self._workers.compute(chunk, step)
@@ -80,28 +88,27 @@ class Simulator(Engine):
             scales = [scale] * self._n + [1.0] * len(changes)
             directions = [*directions, *changes]
             sums = [rows.sum(0) for rows in directions]
-            self._check(sums, directions, chunk.rows.start, step)
+            self._check(sums, scales, directions, chunk.rows.start, step)
             for k, total in enumerate(sums):
-                self._unsent[k].add_(total, alpha=scales[k] / P)
+                arriving[k].add_(total, alpha=scales[k] / P)
                 if share:
                     chunk.models[k].add_(directions[k], alpha=scales[k] * share)
             loss += float(losses.sum()) / P
-        push = bool(method.due(step))
-        if push:
+        if pushes.any() and arriving is self._unsent:
             self._apply(self._unsent)
             torch._foreach_zero_(self._unsent)
         self._workers.pull(pulls, self._server)
-        return StepReport(loss, self._all, self._all if push else self._nobody, pulls)
+        return StepReport(loss, self._all, pushes, pulls)
 
-    def _pulls_at(self, method: Scheduled, step: int) -> Mask:
-        """Who pulls: drawn for many steps in one go."""
-        start, block = self._pulls
-        if not start <= step < start + len(block):
+    def _communication(self, method: Scheduled, step: int) -> tuple[Mask, Mask]:
+        """Who pushes and who pulls: drawn for many steps in one go."""
+        start, pushes, pulls = self._lookahead
+        if not start <= step < start + len(pulls):
             start, steps = step, np.arange(step, step + _LOOKAHEAD)[:, None]
-            block = method.pulls(self.job.seed, np.arange(self.job.num_workers), steps)
-            self._pulls = start, block
-        mask: Mask = block[step - start]
-        return mask
+            pulls = method.pulls(self.job.seed, np.arange(self.job.num_workers), steps)
+            pushes = np.broadcast_to(method.due(steps), pulls.shape)
+            self._lookahead = start, pushes, pulls
+        return pushes[step - start], pulls[step - start]
 
     def _lazy(self, method: Lazy, step: int) -> StepReport:
         del method  # the memory asks it
@@ -118,13 +125,16 @@ class Simulator(Engine):
             loss, gradients, changes = self._workers.compute(chunk, step, part)
             losses += loss.cpu()[torch.from_numpy(part)].tolist()
             fresh = self._per_lr(gradients, chunk.rows.start, part, lr)
+            taking_part = torch.from_numpy(part).to(self.job.device)
+            counted = [rows[taking_part] for rows in fresh]
+            self._check([r.sum(0) for r in counted], [lr] * n, fresh, chunk.rows.start, step)
             pushes[chunk.rows] = memory.receive(chunk.rows, fresh, part)
             senders = torch.from_numpy(pushes[chunk.rows]).to(self.job.device)
             for total, change in zip(arrived, changes, strict=True):
                 total.add_(change[senders].sum(0))
         # Old gradients serve again; of buffers, only those that came count.
         sums = [rows.sum(0) for rows in memory.gradients]
-        self._check(sums, memory.gradients, 0, step)
+        self._check(sums, [lr] * n, memory.gradients, 0, step)
         mean = [total.mul_(lr / P) for total in sums]
         mean += [total.div_(max(1, int(pushes.sum()))) for total in arrived]
         before = [tensor.detach().clone() for tensor in self._server[:n]]
@@ -144,38 +154,47 @@ class Simulator(Engine):
         for arrival in arrivals:
             i, share = arrival.worker, method.share(arrival.staleness, P)
             if not self._computed[i]:
-                self._compute_coming(step)
+                self._compute_coming()
+            if not np.isfinite(self._losses[i]):
+                raise DivergedError(i, step)
             row = [rows[i : i + 1] for rows in self._coming]
             directions, scale = self._optimizers.worker(i, row[:n], lr)
-            update = [direction[0] for direction in directions]
-            torch._foreach_mul_(update, scale * share)
-            update += [change[0] * share for change in row[n:]]
+            directions = [*directions, *row[n:]]
+            scales = [scale * share] * n + [share] * (len(directions) - n)
+            self._check(directions, scales, directions, i, step)
+            update = [d[0] * factor for d, factor in zip(directions, scales, strict=True)]
             self._apply(update)
             own = [rows[i] for rows in self._workers.models]
-            torch._foreach_copy_(own, [tensor.detach() for tensor in self._server])
+            torch._foreach_copy_(own, self._server)
+            for counter, ahead in zip(self._workers.counters, self._counters, strict=True):
+                counter[i] = ahead[i]
             self._computed[i] = False
             self._own_steps[i] += 1
             losses.append(float(self._losses[i]))
         return asynchronous_report(losses, arrivals, P)
 
-    def _compute_coming(self, step: int) -> None:
+    def _compute_coming(self) -> None:
         """The next gradients of all workers that have pulled since their last.
 
         A worker's model does not change between its pull and its next arrival, so its gradient
         may be computed at any time in between: together with everybody else's.
         """
         missing = ~self._computed
-        pieces = self._workers.compute_at_own_steps(missing, self._own_steps, step)
-        for piece, part, losses, gradients, changes in pieces:
+        counters = [counter.clone() for counter in self._workers.counters]
+        for piece, part, losses, gradients, changes in self._workers.compute_at_own_steps(
+            missing, self._own_steps
+        ):
             mask = torch.from_numpy(part).to(self.job.device)
             for rows, fresh in zip(self._coming, [*gradients, *changes], strict=True):
                 if part.all():
                     rows[piece].copy_(fresh)
                 else:
                     rows[piece][mask] = fresh[mask]
-            own = [rows[piece] for rows in self._coming]
-            self._check([rows.sum(0) for rows in own], own, piece.start, step)
+            for ahead, counter in zip(self._counters, self._workers.counters, strict=True):
+                ahead[piece][mask] = counter[piece][mask]
             self._losses[piece][part] = losses.cpu().numpy()[part]
+        for counter, before in zip(self._workers.counters, counters, strict=True):
+            counter.copy_(before)  # until they arrive
         self._computed[:] = True
 
     def _per_lr(
@@ -192,13 +211,25 @@ class Simulator(Engine):
                 rows[k] = direction[0] * (scale / lr)
         return fresh
 
-    def _check(self, sums: list[Tensor], rows: list[Tensor], first: int, step: int) -> None:
-        """Refuse a sum that is not finite before it reaches the server; name the worker."""
-        if np.isfinite(sum(float(total.sum()) for total in sums)):
+    def _check(
+        self,
+        sums: list[Tensor],
+        scales: list[float],
+        rows: list[Tensor],
+        first: int,
+        step: int,
+    ) -> None:
+        """Refuse sums that are not finite, times their scales, before they reach the server.
+
+        Names the worker whose row is to blame: not finite, or else the largest.
+        """
+        largest = [float(norm) for norm in torch._foreach_norm(sums, math.inf)]
+        limits = [torch.finfo(total.dtype).max for total in sums]
+        bounded = zip(largest, scales, limits, strict=True)
+        if all(norm * abs(scale) <= limit for norm, scale, limit in bounded):
             return
-        for i in range(len(rows[0])):
-            if not all(bool(each[i].isfinite().all()) for each in rows):
-                raise DivergedError(first + i, step, "update")
+        sizes = torch.stack([each.flatten(1).abs().amax(1).double() for each in rows]).amax(0)
+        raise DivergedError(first + int(sizes.nan_to_num(math.inf).argmax()), step, "update")
 
     # -- the server -------------------------------------------------------------------------------
 
@@ -208,8 +239,9 @@ class Simulator(Engine):
             torch._foreach_add_(self._server, update)
             return
         n = self._n
-        for leaf, change in zip(self._server[:n], update[:n], strict=True):
-            leaf.grad = -change
+        shaped = zip(self._leaves, update[:n], self._workers.layouts, strict=False)
+        for leaf, change, layout in shaped:
+            leaf.grad = -layout.view(change[None])[0]
         self._server_optimizer.step()
         for buffer, change in zip(self._server[n:], update[n:], strict=True):
             buffer.add_(change)
@@ -234,7 +266,7 @@ class Simulator(Engine):
         if isinstance(self.job.method, Lazy):
             state["memory"] = self._memory.state()
         if isinstance(self.job.method, Asynchronous):
-            state["coming"] = [rows.clone() for rows in self._coming]
+            state["coming"] = [rows.clone() for rows in [*self._coming, *self._counters]]
             state["losses"] = self._losses.tolist()
             state["computed"] = self._computed.tolist()
             state["own_steps"] = self._own_steps.tolist()
@@ -248,11 +280,12 @@ class Simulator(Engine):
                 tensor.copy_(saved)
             self._optimizers.load_state(state["optimizers"])
             if self._server_optimizer is not None:
-                self._server_optimizer.load_state_dict(state["server_optimizer"])
+                self._server_optimizer.load_state_dict(copy.deepcopy(state["server_optimizer"]))
             if isinstance(self.job.method, Lazy):
                 self._memory.load_state(state["memory"])
             if isinstance(self.job.method, Asynchronous):
-                for rows, saved in zip(self._coming, state["coming"], strict=True):
+                coming = [*self._coming, *self._counters]
+                for rows, saved in zip(coming, state["coming"], strict=True):
                     rows.copy_(saved)
                 self._losses = np.array(state["losses"])
                 self._computed = np.array(state["computed"])

@@ -29,9 +29,14 @@ class WorkerOptimizers:
         layouts: Sequence[Layout],
         chunks: Sequence[slice],
         *,
+        used: Sequence[bool],
         one_by_one: bool,
     ) -> None:
-        """`one_by_one`: workers do not all step together, so each needs its own."""
+        """`used`: which parameters have gradients; optimizers leave the others alone.
+
+        `one_by_one`: workers do not all step together, so each needs an optimizer of its own.
+        """
+        self._used = used
         self._models = models
         self._layouts = layouts
         self._chunks = chunks
@@ -41,7 +46,8 @@ class WorkerOptimizers:
         self._per_worker = False
         if factory is None:
             return
-        probe = factory([torch.zeros(1, requires_grad=True)])
+        probe = factory([model.new_zeros(layout.shape).requires_grad_()
+                         for model, layout in zip(models, layouts, strict=True)])  # fmt: skip
         self._per_worker = one_by_one or not is_elementwise(probe)
         if self._per_worker:
             rows = [slice(i, i + 1) for i in range(len(models[0]))]
@@ -87,8 +93,8 @@ class WorkerOptimizers:
         """Let one optimizer step, and put its parameters back."""
         leaves, optimizer = self._leaves[number], self._optimizers[number]
         before = [leaf.detach().clone() for leaf in leaves]
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = gradient
+        for leaf, gradient, used in zip(leaves, gradients, self._used, strict=True):
+            leaf.grad = gradient if used else None
         set_lr(optimizer, lr)
         optimizer.step()
         changes = []
@@ -102,5 +108,5 @@ class WorkerOptimizers:
         return copy.deepcopy([optimizer.state_dict() for optimizer in self._optimizers])
 
     def load_state(self, state: list[dict[str, Any]]) -> None:
-        for optimizer, own in zip(self._optimizers, state, strict=True):
+        for optimizer, own in zip(self._optimizers, copy.deepcopy(state), strict=True):
             optimizer.load_state_dict(own)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from prlc.data.batches import Indices
-from prlc.draws import Purpose, torch_seed
-from prlc.engines.base import Job, all_tensors, staying, travelling
+from prlc.engines.base import Job, all_tensors, fixed_seed, staying, travelling
 from prlc.engines.gradients import Gradients
 from prlc.engines.plan import Plan
 from prlc.engines.stack import Layout, stack
@@ -53,7 +52,7 @@ class StackedWorkers:
         self.job = job
         P, size = job.num_workers, min(plan.chunk, job.num_workers)
         data = job.data.to(job.device)
-        self._all_inputs = data.train_inputs.flatten(1)
+        self._all_inputs = data.train_inputs.reshape(data.num_train, -1)
         self._all_targets = data.train_targets
         self._samples = self._all_inputs.new_empty(size * job.batch_size, self._all_inputs.shape[1])
         self._labels = self._all_targets.new_empty(
@@ -63,9 +62,11 @@ class StackedWorkers:
         self._lookahead = (0, 0)
         model = copy.deepcopy(job.model).to(job.device)
         self.num_parameters = len(list(model.parameters()))
-        self._function = Gradients(model, job.loss, vectorise=plan.vectorise)
-        self._function_of_one = Gradients(model, job.loss, vectorise=False)
-        self.layouts = self._find_layouts(all_tensors(model), size)
+        self._function = Gradients(job, vectorise=plan.vectorise)
+        self._function_of_one = Gradients(job, vectorise=False)
+        with fixed_seed(job, 0):
+            self.layouts = self._find_layouts(all_tensors(model), size)
+        self.used = self._function.used
         self.models = [
             stack(tensor, P, layout)
             for tensor, layout in zip(travelling(model), self.layouts, strict=True)
@@ -82,16 +83,21 @@ class StackedWorkers:
         """Losses, gradients and changes of buffers of a chunk at `step`; the models stay.
 
         Gradients and changes are rows, one per worker. Rows outside `computes` mean nothing.
+        Raises DivergedError if a loss is not finite.
         """
         first, count = self._lookahead
         if not first <= step < first + count:
             self._look_ahead(step)
             first = step
         chosen = self._chosen[step - first][chunk.number]
-        return self._evaluate(self._function, chunk, chosen, step, computes)
+        with self._randomness(self._function, step, chunk.rows.start):
+            losses, gradients, changes = self._evaluate(self._function, chunk, chosen, computes)
+        if not math.isfinite(float(losses.sum())):
+            _check_losses(losses, computes, chunk.rows.start, step)
+        return losses, gradients, changes
 
     def compute_at_own_steps(
-        self, workers: Mask, steps: Indices, step: int
+        self, workers: Mask, steps: Indices
     ) -> Iterator[tuple[slice, Mask, Tensor, list[Tensor], list[Tensor]]]:
         """The same for those in `workers`, each at its own entry of `steps`, piece by piece."""
         if 2 * workers.sum() >= len(workers):
@@ -104,7 +110,8 @@ class StackedWorkers:
             taken = self._batches.take(np.arange(rows.start, rows.stop), steps[rows])
             chosen = torch.from_numpy(taken.reshape(-1)).to(self.job.device)
             part = workers[rows]
-            yield rows, part, *self._evaluate(function, piece, chosen, step, part)
+            with self._randomness(function, int(steps.sum()), rows.start):
+                yield rows, part, *self._evaluate(function, piece, chosen, part)
 
     def pull(self, workers: Mask, server: list[Tensor]) -> None:
         """The rows of `workers` become the server's model."""
@@ -143,18 +150,14 @@ class StackedWorkers:
         function: Gradients,
         chunk: Chunk,
         chosen: Tensor,
-        step: int,
         computes: Mask | None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        n, first = self.num_parameters, chunk.rows.start
+        n = self.num_parameters
         torch.index_select(self._all_inputs, 0, chosen, out=chunk.samples)
         torch.index_select(self._all_targets, 0, chosen, out=chunk.labels)
         buffers = chunk.tensors[n:]
         before = [buffer.clone() for buffer in buffers]
-        with self._randomness(function, step, first):
-            losses, gradients = function(chunk.tensors, chunk.inputs, chunk.targets)
-        if not math.isfinite(float(losses.sum())):
-            _check_losses(losses, computes, first, step)
+        losses, gradients = function(chunk.tensors, chunk.inputs, chunk.targets)
         floating = len(self.models) - n
         changes = []
         for k, (buffer, old) in enumerate(zip(buffers, before, strict=True)):
@@ -171,14 +174,9 @@ class StackedWorkers:
         self, function: Gradients, step: int, first: int
     ) -> contextlib.AbstractContextManager[None]:
         """Dropout and the like draw from a stream that depends on (seed, step, worker) alone."""
-        return self._fixed_seed(step, first) if function.random else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def _fixed_seed(self, step: int, first: int) -> Iterator[None]:
-        devices = [self.job.device] if self.job.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(torch_seed(self.job.seed, Purpose.MODEL, step, first))
-            yield
+        if not function.random:
+            return contextlib.nullcontext()
+        return fixed_seed(self.job, step, first)
 
     def _look_ahead(self, start: int) -> None:
         """Draw the batches of some steps in one go."""

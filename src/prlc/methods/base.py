@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,27 +108,29 @@ class Asynchronous(Method):
         """
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number; Python counts truth values as such."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_ratio(pull_ratio: object) -> None:
     """Refuse a probability of pulling outside (0, 1]."""
-    if isinstance(pull_ratio, bool) or not (
-        isinstance(pull_ratio, int | float) and 0.0 < pull_ratio <= 1.0
-    ):
+    if not (is_number(pull_ratio) and 0.0 < pull_ratio <= 1.0):
         raise ConfigError(
             f"The pull ratio must lie in (0, 1] but is {pull_ratio}: it is the probability that a "
             "worker pulls at a step. Take 1 to pull at every step, 0.1 at every tenth."
         )
 
 
-def check_every(every: object) -> None:
-    """Refuse a period that is not a positive whole number."""
-    if type(every) is not int or every < 1:
+def check_steps(name: str, steps: object) -> None:
+    """Refuse a number of steps that is not a positive whole number."""
+    if type(steps) is not int or steps < 1:
         raise ConfigError(
-            f"`every` must be a whole number of steps, at least 1, but is {every!r}: "
-            "workers communicate once in that many steps."
+            f"`{name}` must be a whole number of steps, at least 1, but is {steps!r}."
         )
 
 
 def check_number(name: str, value: object, *, least: float = 0.0) -> None:
     """Refuse a setting that is not a finite number of at least `least`."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+    if not (is_number(value) and math.isfinite(value) and value >= least):
         raise ConfigError(f"{name} must be a finite number of at least {least:g} but is {value!r}.")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from prlc.errors import ConfigError
-from prlc.methods.base import Lazy, check_every, check_number
+from prlc.methods.base import Lazy, check_number, check_steps, is_number
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LAGWK(Lazy):
 
     def __post_init__(self) -> None:
         check_number("LAG's xi", self.xi)
-        check_every(self.window)
+        check_steps("window", self.window)
 
     @property
     def label(self) -> str:
@@ -76,11 +76,12 @@ class LAGPS(Lazy):
 
     def __post_init__(self) -> None:
         check_number("LAG's xi", self.xi)
-        check_every(self.window)
-        if self.smoothness is not None and not 0 < self.smoothness < math.inf:
+        check_steps("window", self.window)
+        known = self.smoothness
+        if known is not None and not (is_number(known) and 0 < known < math.inf):
             raise ConfigError(
-                f"LAG's smoothness must be a positive number but is {self.smoothness!r}; "
-                "leave it out to have it estimated."
+                f"LAG's smoothness must be a positive number but is {known!r}; left out, it is "
+                "estimated."
             )
 
     @property

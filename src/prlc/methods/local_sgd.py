@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from prlc.methods.base import Scheduled, check_every
+from prlc.methods.base import Scheduled, check_steps
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class LocalSGD(Scheduled):
     compensation: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        check_every(self.every)
+        check_steps("every", self.every)
 
     @property
     def period(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from prlc.draws import Purpose, uniform
-from prlc.methods.base import Mask, Scheduled, check_every, check_ratio
+from prlc.methods.base import Mask, Scheduled, check_ratio, check_steps
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class PR(Scheduled):
 
     def __post_init__(self) -> None:
         check_ratio(self.pull_ratio)
-        check_every(self.every)
+        check_steps("every", self.every)
 
     @property
     def period(self) -> int:

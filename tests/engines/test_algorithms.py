@@ -1,0 +1,158 @@
+"""The engines against the algorithms written out, with no help but the draws."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prlc.draws import Purpose, uniform
+from prlc.engines import Job
+from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+
+from .builders import ENGINES, arrivals_of, global_tensors, job_of, run
+
+P, STEPS, SEED = 6, 50, 1
+Vector = NDArray[np.float64]
+
+
+class Problem:
+    """Softmax regression in numpy: its gradients are four lines."""
+
+    def __init__(self, job: Job) -> None:
+        self.batches, self.lr = job.batches(), job.lr
+        self.X = job.data.train_inputs.flatten(1).numpy()
+        self.Y = np.eye(10)[job.data.train_targets.numpy()]
+        self.start: Vector = np.zeros((65, 10))
+
+    def gradient(self, w: Vector, worker: int, step: int) -> Vector:
+        chosen = self.batches.take(np.array([worker]), np.array([step]))[0]
+        X = np.hstack([self.X[chosen], np.ones((len(chosen), 1))])
+        scores = np.exp(X @ w)
+        wrong = scores / scores.sum(1, keepdims=True) - self.Y[chosen]
+        result: Vector = X.T @ wrong / len(chosen)
+        return result
+
+
+@cache
+def algorithm_1(r: float, *, compensate: bool) -> Vector:
+    """PRLC; without compensation, Algorithm 2 (PR)."""
+    problem = Problem(job_of(NSGD(), seed=SEED))
+    w = problem.start
+    w_i = [w] * P
+    for t in range(STEPS):
+        eta = problem.lr(t)
+        g = [problem.gradient(w_i[i], i, t) for i in range(P)]
+        w = w - eta * np.mean(g, 0)
+        for i in range(P):
+            if uniform(SEED, Purpose.PULL, i, t) < r:
+                w_i[i] = w
+            elif compensate:
+                w_i[i] = w_i[i] - eta * g[i]
+    return w
+
+
+def averaging(problem: Problem, H: int) -> Vector:
+    """Local SGD: every H steps the workers' models are replaced by their average."""
+    w, w_i = problem.start, [problem.start] * P
+    for t in range(STEPS):
+        w_i = [w_i[i] - problem.lr(t) * problem.gradient(w_i[i], i, t) for i in range(P)]
+        if (t + 1) % H == 0:
+            w = np.mean(w_i, 0)
+            w_i = [w] * P
+    return w
+
+
+def lag(problem: Problem, xi: float, D: int, L: float | None) -> tuple[Vector, list[int]]:
+    """LAG in the sum form of its authors: alpha = eta / M; with L it is LAG-PS, else LAG-WK."""
+    theta, M = problem.start, P
+    history, pushes = [theta], []
+    theta_hat = [theta] * M
+    last: list[Vector] = [np.zeros_like(theta)] * M
+    for k in range(STEPS):
+        alpha = problem.lr(k) / M
+        steps = [np.sum((b - a) ** 2) for a, b in pairwise(history)][-D:]
+        right = xi / (alpha**2 * M**2) * sum(steps)
+        pushes.append(0)
+        for m in range(M):
+            if L is not None:  # (15b)
+                if k > 0 and L**2 * np.sum((theta_hat[m] - theta) ** 2) <= right:
+                    continue
+                theta_hat[m], fresh = theta, problem.gradient(theta, m, k)
+            else:  # (15a)
+                fresh = problem.gradient(theta, m, k)
+                if k > 0 and np.sum((last[m] - fresh) ** 2) <= right:
+                    continue
+            last[m] = fresh
+            pushes[-1] += 1
+        theta = theta - alpha * np.sum(last, 0)
+        history.append(theta)
+    return theta, pushes
+
+
+def asynchronous(problem: Problem, *, staleness_aware: bool) -> Vector:
+    w, w_i, own_step = problem.start, [problem.start] * P, [0] * P
+    pulled = [0] * P
+    for k, arrival in enumerate(islice(arrivals_of(P), P * STEPS)):
+        i = arrival.worker
+        share = 1 / (1 + k - pulled[i]) if staleness_aware else 1 / P
+        w = w - problem.lr(k // P) * share * problem.gradient(w_i[i], i, own_step[i])
+        w_i[i], pulled[i] = w, k + 1
+        own_step[i] += 1
+    return w
+
+
+def constant_lr(_: int) -> float:
+    return 0.05
+
+
+def weights(tensors: list[Tensor]) -> Vector:
+    weight, bias = tensors
+    return torch.cat([weight.T, bias[None]]).numpy()
+
+
+def trained(engine: str, job: Job) -> Vector:
+    made = ENGINES[engine](job)
+    run(made, STEPS)
+    return weights(global_tensors(made))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+class TestAsWritten:
+    @pytest.mark.parametrize("r", [0.05, 0.4])
+    def test_prlc_and_pr(self, engine: str, r: float) -> None:
+        for method in (PRLC(r), PR(r)):
+            job = job_of(method, seed=SEED)
+            expected = algorithm_1(r, compensate=isinstance(method, PRLC))
+            assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    @pytest.mark.parametrize("method", [LocalSGD(5), PRLC(1.0, every=5)], ids=repr)
+    def test_local_sgd_averages_models(self, engine: str, method: Method) -> None:
+        job = job_of(method)
+        expected = averaging(Problem(job), H=5)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    @pytest.mark.parametrize(
+        "method",
+        [LAGWK(xi=0.8, window=3), LAGPS(xi=1.0, smoothness=1.5), LAGPS(0.5, 4, smoothness=4.0)],
+        ids=repr,
+    )
+    def test_lag_in_its_sum_form(self, engine: str, method: LAGWK | LAGPS) -> None:
+        job = job_of(method, lr=constant_lr, batch_size=16)
+        smoothness = method.smoothness if isinstance(method, LAGPS) else None
+        expected, pushes = lag(Problem(job), method.xi, method.window, smoothness)
+        assert P < sum(pushes) < P * STEPS, "some should be skipped"
+        made = ENGINES[engine](job)
+        assert [int(report.pushes.sum()) for report in run(made, STEPS)] == pushes
+        assert np.abs(weights(global_tensors(made)) - expected).max() < 1e-12
+
+    @pytest.mark.parametrize("staleness_aware", [False, True])
+    def test_asgd(self, engine: str, staleness_aware: bool) -> None:
+        job = job_of(ASGD(staleness_aware))
+        expected = asynchronous(Problem(job), staleness_aware=staleness_aware)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12

@@ -1,0 +1,112 @@
+"""The simulator computes what the reference computes: every method, plan and kind of optimizer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from prlc.methods import ASGD, LAGWK, PRLC, LocalSGD, Method
+from prlc.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, OptimizerFactory
+
+from .builders import (
+    assert_plans_match_reference,
+    digits,
+    global_tensors,
+    job_of,
+    largest_difference,
+    reference,
+    run,
+    simulator,
+    slow_decay,
+)
+
+#: One of each family, and of each way of treating updates that are not sent at once.
+FAMILIES: list[Method] = [PRLC(0.3), LocalSGD(5), LAGWK(), ASGD()]
+
+
+def test_logistic_regression_by_every_method(any_method: Method) -> None:
+    assert_plans_match_reference(job_of(any_method), steps=50)
+
+
+def test_every_method_with_momentum(any_method: Method) -> None:
+    job = job_of(any_method, optimizer=WORKER_OPTIMIZERS["momentum"])
+    assert_plans_match_reference(job, steps=50, plans=[4])
+
+
+@pytest.mark.parametrize("method", FAMILIES, ids=repr)
+def test_adamw(method: Method) -> None:
+    job = job_of(method, optimizer=WORKER_OPTIMIZERS["adamw"], lr=slow_decay)
+    assert_plans_match_reference(job, steps=50, plans=[6, 1])
+
+
+def test_a_cnn_by_every_method(any_method: Method) -> None:
+    job = job_of(any_method, "cnn", num_workers=3, batch_size=2)
+    assert_plans_match_reference(job, steps=50, plans=[3])
+
+
+@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=repr)
+def test_a_cnn_by_other_plans(method: Method) -> None:
+    job = job_of(method, "cnn", num_workers=3, batch_size=2)
+    assert_plans_match_reference(job, steps=50, plans=[2, 1])
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=repr)
+def test_a_cnn_with_optimizers_that_remember(method: Method, optimizer: str) -> None:
+    factory = WORKER_OPTIMIZERS[optimizer]
+    job = job_of(method, "cnn", num_workers=3, batch_size=2, optimizer=factory, lr=slow_decay)
+    assert_plans_match_reference(job, steps=10, plans=[2])
+
+
+def test_a_server_with_momentum(any_method: Method) -> None:
+    nesterov = SERVER_OPTIMIZERS["nesterov"]
+    job = job_of(any_method, server_optimizer=nesterov, lr=slow_decay)
+    assert_plans_match_reference(job, steps=30, plans=[6])
+
+
+@pytest.mark.parametrize("method", FAMILIES, ids=repr)
+def test_momentum_on_both_sides(method: Method) -> None:
+    momentum, nesterov = WORKER_OPTIMIZERS["momentum"], SERVER_OPTIMIZERS["nesterov"]
+    job = job_of(method, optimizer=momentum, server_optimizer=nesterov, lr=slow_decay)
+    assert_plans_match_reference(job, steps=30, plans=[6])
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        partial(torch.optim.SGD, lr=1.0, momentum=0.9, weight_decay=0.1, dampening=0.5),
+        partial(torch.optim.Adam, lr=1.0, amsgrad=True, weight_decay=0.1),
+        partial(torch.optim.RMSprop, lr=1.0, momentum=0.5, centered=True),
+        partial(torch.optim.Adagrad, lr=1.0),
+        partial(torch.optim.Adadelta, lr=1.0),
+        partial(torch.optim.Adamax, lr=1.0),
+        partial(torch.optim.NAdam, lr=1.0),
+        partial(torch.optim.RAdam, lr=1.0),
+    ],
+    ids=lambda factory: factory.func.__name__,
+)
+def test_every_optimizer_that_is_stacked(factory: OptimizerFactory) -> None:
+    job = job_of(PRLC(0.3), optimizer=factory, lr=slow_decay)
+    assert_plans_match_reference(job, steps=20, plans=[6])
+
+
+def test_a_single_worker(any_method: Method) -> None:
+    assert_plans_match_reference(job_of(any_method, num_workers=1), steps=15, plans=[1, 8])
+
+
+def test_a_chunk_larger_than_all_workers_is_all_of_them() -> None:
+    assert_plans_match_reference(job_of(PRLC(0.3)), steps=10, plans=[100])
+
+
+def test_single_precision_stays_close() -> None:
+    job = job_of(PRLC(0.3), "cnn", num_workers=3, data=digits().to("cpu", torch.float32))
+    job.model.float()
+    engines = [reference(job), simulator(3)(job), simulator(2)(job), simulator(1)(job)]
+    results = []
+    for engine in engines:
+        run(engine, 20)
+        results.append(global_tensors(engine))
+    assert all(tensor.dtype == torch.float32 for tensor in results[1])
+    assert all(largest_difference(results[0], other) < 1e-4 for other in results[1:])
