@@ -24,7 +24,7 @@ compare: $(READY)  ## every method on the built-in data: a table and a plot
 	$(BIN)/prlc compare
 
 test: lint  ## style, types and tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check .

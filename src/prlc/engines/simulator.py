@@ -50,8 +50,7 @@ class Simulator(Engine):
         )
         self._server = [rows[0].clone() for rows in self._workers.models]
         self._all: Mask = np.ones(job.num_workers, bool)
-        nothing: Mask = np.zeros((0, job.num_workers), bool)
-        self._lookahead = 0, nothing, nothing
+        self._lookahead: tuple[int, list[tuple[Mask, Mask, list[int]]]] = 0, []
         self._unsent = [torch.zeros_like(tensor) for tensor in self._server]
         self._server_optimizer = None
         if job.server_optimizer is not None:
@@ -75,8 +74,8 @@ class Simulator(Engine):
 
     def _scheduled(self, method: Scheduled, step: int) -> StepReport:
         P, lr = self.job.num_workers, self.job.lr(step)
-        pushes, pulls = self._communication(method, step)
-        share = 0.0 if pulls.all() else method.compensation
+        pushes, pulls, pulling = self._communication(method, step)
+        share = 0.0 if len(pulling) == P else method.compensation
         # Where all updates come at once and are added as they are, none need be collected first.
         plainly_added = method.period == 1 and self._server_optimizer is None
         at_once = plainly_added and len(self._workers.chunks) == 1
@@ -94,21 +93,23 @@ class Simulator(Engine):
                 if share:
                     chunk.models[k].add_(directions[k], alpha=scales[k] * share)
             loss += float(losses.sum()) / P
-        if pushes.any() and arriving is self._unsent:
+        if pushes[0] and arriving is self._unsent:
             self._apply(self._unsent)
             torch._foreach_zero_(self._unsent)
-        self._workers.pull(pulls, self._server)
+        self._workers.pull(pulling, self._server)
         return StepReport(loss, self._all, pushes, pulls)
 
-    def _communication(self, method: Scheduled, step: int) -> tuple[Mask, Mask]:
-        """Who pushes and who pulls: drawn for many steps in one go."""
-        start, pushes, pulls = self._lookahead
-        if not start <= step < start + len(pulls):
+    def _communication(self, method: Scheduled, step: int) -> tuple[Mask, Mask, list[int]]:
+        """Who pushes, who pulls, and the latter as numbers: drawn for many steps in one go."""
+        start, block = self._lookahead
+        if not start <= step < start + len(block):
             start, steps = step, np.arange(step, step + _LOOKAHEAD)[:, None]
             pulls = method.pulls(self.job.seed, np.arange(self.job.num_workers), steps)
             pushes = np.broadcast_to(method.due(steps), pulls.shape)
-            self._lookahead = start, pushes, pulls
-        return pushes[step - start], pulls[step - start]
+            pulling = [np.flatnonzero(row).tolist() for row in pulls]
+            block = list(zip(pushes, pulls, pulling, strict=True))
+            self._lookahead = start, block
+        return block[step - start]
 
     def _lazy(self, method: Lazy, step: int) -> StepReport:
         del method  # the memory asks it
@@ -143,7 +144,7 @@ class Simulator(Engine):
         memory.stepped(float(squared_norms(moved)) / lr**2)
         rows = [chunk.rows for chunk in self._workers.chunks]
         pulls = memory.ask(self._server[:n], parameters, rows).copy()
-        self._workers.pull(pulls, self._server)
+        self._workers.pull(np.flatnonzero(pulls).tolist(), self._server)
         mean_loss = float(np.mean(losses)) if losses else float("nan")
         return StepReport(mean_loss, computes, pushes, pulls)
 
@@ -161,11 +162,10 @@ class Simulator(Engine):
             directions, scale = self._optimizers.worker(i, row[:n], lr)
             directions = [*directions, *row[n:]]
             scales = [scale * share] * n + [share] * (len(directions) - n)
-            self._check(directions, scales, directions, i, step)
-            update = [d[0] * factor for d, factor in zip(directions, scales, strict=True)]
-            self._apply(update)
-            own = [rows[i] for rows in self._workers.models]
-            torch._foreach_copy_(own, self._server)
+            alone = [direction[0] for direction in directions]
+            self._check(alone, scales, directions, i, step)
+            self._apply([d * factor for d, factor in zip(alone, scales, strict=True)])
+            self._workers.pull([i], self._server)
             for counter, ahead in zip(self._workers.counters, self._counters, strict=True):
                 counter[i] = ahead[i]
             self._computed[i] = False
@@ -223,10 +223,11 @@ class Simulator(Engine):
 
         Names the worker whose row is to blame: not finite, or else the largest.
         """
-        largest = [float(norm) for norm in torch._foreach_norm(sums, math.inf)]
-        limits = [torch.finfo(total.dtype).max for total in sums]
-        bounded = zip(largest, scales, limits, strict=True)
-        if all(norm * abs(scale) <= limit for norm, scale, limit in bounded):
+        # The length bounds the largest element and is cheap; where it is too much, look closer.
+        lengths = [math.sqrt(float(total.dot(total))) for total in sums]
+        if _fit(lengths, scales, sums):
+            return
+        if _fit([float(torch.linalg.vector_norm(t, math.inf)) for t in sums], scales, sums):
             return
         sizes = torch.stack([each.flatten(1).abs().amax(1).double() for each in rows]).amax(0)
         raise DivergedError(first + int(sizes.nan_to_num(math.inf).argmax()), step, "update")
@@ -290,3 +291,10 @@ class Simulator(Engine):
                 self._losses = np.array(state["losses"])
                 self._computed = np.array(state["computed"])
                 self._own_steps = np.array(state["own_steps"])
+
+
+def _fit(sizes: list[float], scales: list[float], sums: list[Tensor]) -> bool:
+    """Whether the sizes, scaled, are numbers that the tensors can hold. NaN is none."""
+    limits = [torch.finfo(total.dtype).max for total in sums]
+    scaled = zip(sizes, scales, limits, strict=True)
+    return all(size * abs(scale) <= limit for size, scale, limit in scaled)

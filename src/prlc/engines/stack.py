@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class Layout:
             dense *= row.shape[dimension]
         return cls(tuple(row.shape), tuple(row.stride()))
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return int(torch.Size(self.shape).numel())
 

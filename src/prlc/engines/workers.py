@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from prlc.errors import CheckpointError, DivergedError
 from prlc.methods import Mask
 
 _LOOKAHEAD = 64  # steps whose batches are drawn in one go
-_WIDE = 1024  # elements from which copying row by row wins over indexing
 
 
 @dataclass(frozen=True)
@@ -113,18 +112,15 @@ class StackedWorkers:
             with self._randomness(function, int(steps.sum()), rows.start):
                 yield rows, part, *self._evaluate(function, piece, chosen, part)
 
-    def pull(self, workers: Mask, server: list[Tensor]) -> None:
+    def pull(self, workers: Sequence[int], server: list[Tensor]) -> None:
         """The rows of `workers` become the server's model."""
-        if workers.all():
+        if len(workers) == self.job.num_workers:
             for rows, tensor in zip(self.models, server, strict=True):
                 rows.copy_(tensor)
-        elif workers.any():
-            numbers = np.flatnonzero(workers).tolist()
-            for rows, tensor in zip(self.models, server, strict=True):
-                if len(tensor) < _WIDE:
-                    rows[numbers] = tensor
-                else:  # indexing goes element by element; whole rows copy several times faster
-                    torch._foreach_copy_([rows[i] for i in numbers], [tensor] * len(numbers))
+        elif workers:  # indexing would go element by element; whole rows copy much faster
+            targets = [rows[i] for rows in self.models for i in workers]
+            sources = [tensor for tensor in server for _ in workers]
+            torch._foreach_copy_(targets, sources)
 
     def state(self) -> dict[str, Any]:
         return {
