@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def published() -> Callable[[str], str]:
+    """The folder that PRLC_DATA_DIR names, if it holds a file like the one given; else skips."""
+
+    def find(pattern: str) -> str:
+        folder = os.environ.get("PRLC_DATA_DIR")
+        if folder is None:
+            pytest.skip("PRLC_DATA_DIR does not name a folder with the published files")
+        if not any(Path(folder).rglob(pattern)):
+            pytest.skip(f"the folder that PRLC_DATA_DIR names holds no {pattern}")
+        return folder
+
+    return find
 
 
 @pytest.fixture

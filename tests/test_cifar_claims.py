@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
 import pytest
 from torch.nn import functional as F
 
 import prlc
 
-pytestmark = [
-    pytest.mark.cifar,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        "PRLC_DATA_DIR" not in os.environ, reason="PRLC_DATA_DIR does not name a folder"
-    ),
-]
+pytestmark = [pytest.mark.cifar, pytest.mark.timeout(1800)]
 
 
-def test_prlc_reaches_nsgds_loss_with_a_tenth_of_the_pulls_and_pr_breaks_first() -> None:
-    data = prlc.data.load("cifar10")
+def test_prlc_reaches_nsgds_loss_with_a_tenth_of_the_pulls_and_pr_breaks_first(
+    published: Callable[[str], str],
+) -> None:
+    data = prlc.data.load("cifar10", published("data_batch_1*"))
     model = prlc.models.build("logistic", data.sample_shape, data.num_classes, 0)
     nsgd, tenth, hundredth, uncompensated = prlc.compare(
         model,

@@ -21,8 +21,6 @@ from prlc.data.cifar10 import BINARY, MEAN, PYTHON, STD, Form, load_cifar10
 from prlc.data.restricted_pickle import load_pickle
 from prlc.errors import DataError, DownloadError
 
-PUBLISHED_FOLDER = os.environ.get("PRLC_DATA_DIR", ".")
-
 RECORDS = 4
 SMALL_BINARY = replace(BINARY, records=RECORDS, files=dict.fromkeys(BINARY.files))
 SMALL_PYTHON = replace(PYTHON, records=RECORDS, files=dict.fromkeys(PYTHON.files))
@@ -301,8 +299,8 @@ def test_an_archive_of_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.cifar
-def test_the_published_files() -> None:
-    data = load_cifar10(PUBLISHED_FOLDER)
+def test_the_published_files(published: Callable[[str], str]) -> None:
+    data = load_cifar10(published("data_batch_1*"))
     assert data.test_inputs is not None
     assert data.test_targets is not None
     assert data.train_inputs.shape == (50_000, 3, 32, 32)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -159,8 +158,8 @@ def test_a_checksum_that_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.cifar
-def test_the_published_files() -> None:
-    data = load_fashion_mnist(os.environ.get("PRLC_DATA_DIR", "."))
+def test_the_published_files(published: Callable[[str], str]) -> None:
+    data = load_fashion_mnist(published("train-images-idx3-ubyte*"))
     assert data.test_targets is not None
     assert data.train_inputs.shape == (60_000, 1, 28, 28)
     assert data.train_targets.bincount().tolist() == [6_000] * 10
