@@ -11,6 +11,8 @@ import torch
 
 from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
 
+PUBLISHED = os.environ.get("PRLC_DATA_DIR")  # read before tests change it
+
 METHODS: list[Method] = [
     NSGD(),
     PR(0.3),
@@ -45,12 +47,11 @@ def published() -> Callable[[str], str]:
     """The folder that PRLC_DATA_DIR names, if it holds a file like the one given; else skips."""
 
     def find(pattern: str) -> str:
-        folder = os.environ.get("PRLC_DATA_DIR")
-        if folder is None:
+        if PUBLISHED is None:
             pytest.skip("PRLC_DATA_DIR does not name a folder with the published files")
-        if not any(Path(folder).rglob(pattern)):
+        if not any(Path(PUBLISHED).rglob(pattern)):
             pytest.skip(f"the folder that PRLC_DATA_DIR names holds no {pattern}")
-        return folder
+        return PUBLISHED
 
     return find
 
