@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from prlc.cli import main
 from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
 
 PUBLISHED = os.environ.get("PRLC_DATA_DIR")  # read before tests change it
@@ -54,6 +55,23 @@ def published() -> Callable[[str], str]:
         return PUBLISHED
 
     return find
+
+
+@pytest.fixture
+def prlc(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command; gives its exit status, standard output and standard error."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["prlc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        code = stopped.value.code
+        return (code if isinstance(code, int) else 0 if code is None else 1), *printed
+
+    return run
 
 
 @pytest.fixture

@@ -9,26 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from prlc.cli import main
 from prlc.report import COLUMNS
 
 Prlc = Callable[..., tuple[int, str, str]]
 QUICK = ["--steps", "12", "--workers", "4", "--chunk", "4", "--threads", "1"]
-
-
-@pytest.fixture
-def prlc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Prlc:
-    """Run a command; gives its exit status, standard output and standard error."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["prlc", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        printed = capsys.readouterr()
-        code = stopped.value.code
-        return (code if isinstance(code, int) else 0 if code is None else 1), *printed
-
-    return run
 
 
 def test_compare_prints_a_table_and_draws_a_plot(prlc: Prlc, tmp_path: Path) -> None:

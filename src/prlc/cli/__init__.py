@@ -9,6 +9,7 @@ from rich.console import Console
 
 from prlc.cli.compare import compare
 from prlc.cli.methods import methods
+from prlc.cli.plan import plan
 from prlc.cli.train import train
 from prlc.errors import PrlcError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(compare)
 app.command()(train)
 app.command()(methods)
+app.command()(plan)
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ DEFAULT_METHODS = [
 ]
 
 
+@o.takes_request(model="mlp", lr=0.2)
 def compare(
+    request: o.Request,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,28 +40,6 @@ def compare(
             f"repeated. Default: {', '.join(DEFAULT_METHODS)}. See `prlc methods`.",
         ),
     ] = None,
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    model: o.Model = "mlp",
-    norm: o.Norm = None,
-    partition: o.Partition = "iid",
-    workers: o.Workers = 20,
-    batch_size: o.BatchSize = 10,
-    epochs: o.Epochs = None,
-    steps: o.Steps = None,
-    lr: o.LearningRate = 0.2,
-    schedule: o.ScheduleText = "constant",
-    optimizer: o.Optimizer = "sgd",
-    server_optimizer: o.ServerOptimizer = "add",
-    seed: o.Seed = 0,
-    network: o.NetworkName = "paper",
-    net: o.NetworkSettings = None,
-    engine: o.EngineName = "simulator",
-    device: o.Device = "cpu",
-    chunk: o.Chunk = None,
-    threads: o.Threads = None,
-    eval_every: o.EvalEvery = None,
-    eval_samples: o.EvalSamples = 10_000,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -82,32 +62,8 @@ def compare(
 
     `prlc compare --data cifar10 --data-dir DIR --model logistic --lr 0.01 --epochs 5`
     """
-    request = o.Request(
-        data=data,
-        data_dir=data_dir,
-        model=model,
-        norm=norm,
-        partition=partition,
-        workers=workers,
-        batch_size=batch_size,
-        epochs=60.0 if epochs is None and steps is None else epochs,
-        steps=steps,
-        lr=lr,
-        schedule=schedule,
-        optimizer=optimizer,
-        server_optimizer=server_optimizer,
-        seed=seed,
-        network=network,
-        net=net or [],
-        engine=engine,
-        device=device,
-        chunk=chunk,
-        threads=threads,
-        eval_every=eval_every,
-        eval_samples=eval_samples,
-    )
     methods = [parse_method(text) for text in method or DEFAULT_METHODS]
-    settings = request.settings()
+    settings = request.settings(default_epochs=60.0)
     problem = request.problem()
     folder = out or fresh_folder("runs", "compare")
     with LiveProgress() as live:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from torch import nn
@@ -105,28 +108,28 @@ AsJson = Annotated[
 class Request:
     """What the shared options ask for, as they were typed."""
 
-    data: str
-    data_dir: Path | str | None
-    model: str
-    norm: str | None
-    partition: str
-    workers: int
-    batch_size: int
-    epochs: float | None
-    steps: int | None
-    lr: float
-    schedule: str
-    optimizer: str
-    server_optimizer: str
-    seed: int
-    network: str
-    net: list[str]
-    engine: str
-    device: str
-    chunk: int | None
-    threads: int | None
-    eval_every: int | None
-    eval_samples: int
+    data: Data = "digits"
+    data_dir: DataDir = None
+    model: Model = "logistic"
+    norm: Norm = None
+    partition: Partition = "iid"
+    workers: Workers = 20
+    batch_size: BatchSize = 10
+    epochs: Epochs = None
+    steps: Steps = None
+    lr: LearningRate = 0.1
+    schedule: ScheduleText = "constant"
+    optimizer: Optimizer = "sgd"
+    server_optimizer: ServerOptimizer = "add"
+    seed: Seed = 0
+    network: NetworkName = "paper"
+    net: NetworkSettings = None
+    engine: EngineName = "simulator"
+    device: Device = "cpu"
+    chunk: Chunk = None
+    threads: Threads = None
+    eval_every: EvalEvery = None
+    eval_samples: EvalSamples = 10_000
 
     def problem(self) -> tuple[nn.Module, Loss, Dataset]:
         """The model, the loss and the data."""
@@ -135,7 +138,7 @@ class Request:
         model = build(self.model, data.sample_shape, data.num_classes, self.seed, **options)
         return model, F.cross_entropy, data
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, default_epochs: float) -> dict[str, Any]:
         """The rest, as `prlc.train` takes it."""
         if (self.chunk is None) != (self.threads is None):
             raise ConfigError("Give --chunk and --threads together, or neither.")
@@ -144,14 +147,14 @@ class Request:
             "partition": self.partition,
             "workers": self.workers,
             "batch_size": self.batch_size,
-            "epochs": self.epochs,
+            "epochs": default_epochs if self.epochs is self.steps is None else self.epochs,
             "steps": self.steps,
             "lr": self.lr,
             "schedule": self.schedule,
             "optimizer": self.optimizer,
             "server_optimizer": self.server_optimizer,
             "seed": self.seed,
-            "network": read_network(self.network, self.net),
+            "network": read_network(self.network, self.net or []),
             "engine": self.engine,
             "device": self.device,
             "plan": plan,
@@ -159,10 +162,45 @@ class Request:
             "eval_samples": self.eval_samples,
         }
 
-    def describe(self) -> str:
+    def describe(self, *, with_lr: bool = True) -> str:
         """What is trained, for a title."""
         shards = "" if self.partition == "iid" else f", {self.partition}"
-        return f"{self.model} on {self.data}{shards}, {self.workers} workers, lr {self.lr:g}"
+        lr = f", lr {self.lr:g}" if with_lr else ""
+        return f"{self.model} on {self.data}{shards}, {self.workers} workers{lr}"
+
+
+def takes_request(
+    *, without: Sequence[str] = (), **defaults: object
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `Request`, but for some, with defaults of its own.
+
+    The command gets them together as its argument `request`.
+    """
+    hints = get_type_hints(Request, include_extras=True)
+    shared = [field for field in fields(Request) if field.name not in without]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            asked = {field.name: given.pop(field.name) for field in shared}
+            command(request=Request(**asked), **given)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        options = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "request"]
+        for field in shared:
+            default = defaults.get(field.name, field.default)
+            options.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=hints[field.name],
+                )
+            )
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def read_network(preset: str, settings: list[str]) -> Network:

@@ -49,12 +49,15 @@ class LiveProgress:
 
     def update(self, label: str, progress: Progress) -> None:
         """Show how far the run called `label` is."""
+        state = f"loss {progress.loss:7.4f}  pulls {progress.pull_fraction:4.0%} of NSGD's"
+        self.show(label, progress.step, progress.steps, state)
+
+    def show(self, label: str, done: int, total: int, state: str = "") -> None:
+        """Show how far the work called `label` is."""
         now = time.monotonic()
-        last = progress.step == progress.steps
-        if label in self._tasks and now - self._shown < _REFRESH and not last:
+        if label in self._tasks and now - self._shown < _REFRESH and done < total:
             return
         self._shown = now
         if label not in self._tasks:
-            self._tasks[label] = self._bars.add_task(f"{label:<16}", total=progress.steps, state="")
-        state = f"loss {progress.loss:7.4f}  pulls {progress.pull_fraction:4.0%} of NSGD's"
-        self._bars.update(self._tasks[label], completed=progress.step, state=state)
+            self._tasks[label] = self._bars.add_task(f"{label:<16}", total=total, state=state)
+        self._bars.update(self._tasks[label], completed=done, total=total, state=state)

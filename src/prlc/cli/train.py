@@ -20,7 +20,9 @@ from prlc.report import rich_table
 from prlc.runs import RunFolder, fresh_folder
 
 
+@o.takes_request(schedule="step")
 def train(
+    request: o.Request,
     method: Annotated[
         str,
         typer.Option("--method", "-m", help="Method: see `prlc methods`; prlc:0.1 sets r as well."),
@@ -32,28 +34,6 @@ def train(
         int | None,
         typer.Option(help="H of PR, PRLC and Local SGD: communicate every H-th step only."),
     ] = None,
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    model: o.Model = "logistic",
-    norm: o.Norm = None,
-    partition: o.Partition = "iid",
-    workers: o.Workers = 20,
-    batch_size: o.BatchSize = 10,
-    epochs: o.Epochs = None,
-    steps: o.Steps = None,
-    lr: o.LearningRate = 0.1,
-    schedule: o.ScheduleText = "step",
-    optimizer: o.Optimizer = "sgd",
-    server_optimizer: o.ServerOptimizer = "add",
-    seed: o.Seed = 0,
-    network: o.NetworkName = "paper",
-    net: o.NetworkSettings = None,
-    engine: o.EngineName = "simulator",
-    device: o.Device = "cpu",
-    chunk: o.Chunk = None,
-    threads: o.Threads = None,
-    eval_every: o.EvalEvery = None,
-    eval_samples: o.EvalSamples = 10_000,
     checkpoint_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints (default: 20 in a run).")
     ] = None,
@@ -81,35 +61,12 @@ def train(
     `prlc train --resume runs/0001-prlc-logistic-digits`
     """
     if resume is not None:
+        moved = request.data_dir
         request, options = _typed_before(RunFolder.open(resume))
-        if data_dir is not None:
-            request = dataclasses.replace(request, data_dir=data_dir)
+        if moved is not None:
+            request = dataclasses.replace(request, data_dir=moved)
         folder = resume
     else:
-        request = o.Request(
-            data=data,
-            data_dir=data_dir,
-            model=model,
-            norm=norm,
-            partition=partition,
-            workers=workers,
-            batch_size=batch_size,
-            epochs=30.0 if epochs is None and steps is None else epochs,
-            steps=steps,
-            lr=lr,
-            schedule=schedule,
-            optimizer=optimizer,
-            server_optimizer=server_optimizer,
-            seed=seed,
-            network=network,
-            net=net or [],
-            engine=engine,
-            device=device,
-            chunk=chunk,
-            threads=threads,
-            eval_every=eval_every,
-            eval_samples=eval_samples,
-        )
         options = {
             "method": method,
             "pull_ratio": pull_ratio,
@@ -117,7 +74,7 @@ def train(
             "checkpoint_every": checkpoint_every,
             "tensorboard": tensorboard,
         }
-        folder = out or fresh_folder("runs", f"{api.slug(method)}-{model}-{data}")
+        folder = out or fresh_folder("runs", f"{api.slug(method)}-{request.model}-{request.data}")
     _run(request, options, folder, resume is not None, as_json)
 
 
@@ -128,7 +85,7 @@ def _run(
     given = {key: options[key] for key in ("pull_ratio", "every") if options[key] is not None}
     if given:
         chosen = create(chosen.name, **{**chosen.options(), **given})
-    settings = request.settings()
+    settings = request.settings(default_epochs=30.0)
     problem = request.problem()
     typed = {**dataclasses.asdict(request), **options}
     typed["data_dir"] = str(request.data_dir) if request.data_dir else None

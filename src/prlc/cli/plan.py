@@ -1,0 +1,148 @@
+"""`prlc plan`: which pull ratio and step size, before a long run is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from prlc import planner
+from prlc.cli import options as o
+from prlc.cli.progress import LiveProgress
+from prlc.errors import RunError
+from prlc.planner import show
+from prlc.runs import fresh_folder
+
+# What `planner.advise` takes of the shared options.
+_TAKEN = (
+    "workers",
+    "batch_size",
+    "network",
+    "partition",
+    "seed",
+    "device",
+    "plan",
+    "eval_samples",
+)
+
+
+@o.takes_request(
+    without=(
+        "epochs",
+        "steps",
+        "lr",
+        "schedule",
+        "optimizer",
+        "server_optimizer",
+        "engine",
+        "eval_every",
+    )
+)
+def plan(
+    request: o.Request,
+    ratio: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--ratio",
+            "-r",
+            help="A pull ratio to consider, in (0, 1]. May be repeated. "
+            f"Default: {', '.join(f'{r:g}' for r in planner.RATIOS)}.",
+        ),
+    ] = None,
+    lr: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A learning rate to consider. May be repeated. Default: from the stability limit "
+            "2/L down, in halves."
+        ),
+    ] = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(help="Training loss to plan for. Default: what NSGD reaches in --steps."),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(help="Steps of NSGD that define the target, and the length of trials.")
+    ] = 200,
+    constants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L=..,sigma2=..,G=..,gap=..",
+            help="The constants of the theory, if known. Measured if not given.",
+        ),
+    ] = None,
+    trials: Annotated[
+        bool,
+        typer.Option(
+            "--trials/--no-trials", help="Try it in the simulator, or ask the bounds alone."
+        ),
+    ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the plot and plan.json (default: runs/NNNN-plan)."),
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Find the pull ratio and step size that reach a loss soonest on a network.
+
+    Measures the constants of the problem, asks the network clock how long a step takes and what
+    limits it, and runs short trials in the simulator. Prints a table against NSGD, a
+    recommendation and what it rests on.
+
+    `prlc plan --network wan`                               built-in digits, under a minute
+
+    `prlc plan --network paper --net server_up=10MB/s`      a preset with single values changed
+
+    `prlc plan --model mlp --ratio 0.1 --lr 0.2 --json`     what would this choice cost?
+    """
+    settings = request.settings(default_epochs=1.0)
+    known = planner.parse_constants(constants) if constants is not None else None
+    with LiveProgress() as live:
+        advice = planner.advise(
+            *request.problem(),
+            **{name: settings[name] for name in _TAKEN},
+            ratios=ratio or planner.RATIOS,
+            learning_rates=lr or None,
+            target_loss=target_loss,
+            steps=steps,
+            constants=known,
+            use_trials=trials,
+            on_trial=lambda progress: _show_trial(live, progress),
+            on_measure=live.show,
+        )
+    folder = out or fresh_folder("runs", "plan")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
+    title = f"{request.describe(with_lr=False)}, network {request.network}"
+    show.plot(advice, folder / "plan.png", title)
+    content = json.dumps({**advice.as_json(), "plot": str(folder / "plan.png")}, indent=2)
+    (folder / "plan.json").write_text(content + "\n")
+    if as_json:
+        typer.echo(content)
+        return
+    console = Console()
+    console.print(show.rich_table(advice, title))
+    console.print()
+    for sentence in show.sentences(advice):
+        console.print(sentence, highlight=False, markup=False)
+    console.print(f"Simulated network: {advice.network.describe()}.", highlight=False)
+    row = advice.recommended
+    method = "nsgd" if row is advice.nsgd else f"prlc:{row.pull_ratio:g}"
+    console.print(
+        f"Next: prlc train -m {method} --lr {row.lr:.3g} --schedule constant --data {request.data} "
+        f"--model {request.model} --workers {request.workers} --batch-size {request.batch_size} "
+        f"--network {request.network}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"Plot: {folder / 'plan.png'}", highlight=False, soft_wrap=True)
+
+
+def _show_trial(live: LiveProgress, progress: planner.TrialProgress) -> None:
+    r = progress.method.pull_ratio
+    label = "trials of NSGD" if r == 1 else f"trials r={r:g}"
+    live.show(label, progress.steps, progress.total, f"loss {progress.loss:7.4f}")
