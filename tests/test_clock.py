@@ -31,6 +31,7 @@ def coins(workers: int, pull_ratio: float, every: int = 1) -> Schedule:
 
 def run_ahead(network: Network, schedule: Schedule, workers: int = P, **more: Any) -> RunAheadClock:
     sizes = {"bytes_up": MODEL, "bytes_down": MODEL, "step_seconds": COMPUTE, "seed": 1}
+    network = Network.of(network, window=more.pop("window", None))
     return RunAheadClock(network, workers, schedule=schedule, **(sizes | more))
 
 
@@ -357,7 +358,7 @@ def test_a_window_bounds_the_lead() -> None:
     assert times[0] == pytest.approx(play(barrier(network, 8, **SMALL), rare, 300)[-1])
     assert times[0] > 1.05 * times[1] > 1.05 * 1.05 * times[2]
     assert times[2] > times[3] == times[4]
-    with pytest.raises(ConfigError, match="window should be None, or 1 or more steps, but is 0"):
+    with pytest.raises(ConfigError, match="window should be a whole number, 1 or more, but is 0"):
         run_ahead(network, rare, 8, window=0)
 
 

@@ -13,7 +13,6 @@ from prlc.network import PRESETS, Network
 
 def test_the_paper_preset_is_the_paper() -> None:
     paper = Network.of("paper")
-    assert paper.workers == 20
     assert paper.server_up == paper.server_down == 100e6
     assert paper.half_duplex
     assert paper.worker_up == paper.worker_down == math.inf
@@ -87,8 +86,8 @@ def test_overrides_of_a_half_duplex_server_must_agree() -> None:
         ("stragglers", 1.1),
         ("straggler_factor", 0.5),
         ("run_ahead", 1),
-        ("workers", 0),
-        ("workers", 2.0),
+        ("window", 0),
+        ("window", 2.0),
     ],
 )
 def test_every_setting_is_checked(name: str, value: Any) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
@@ -37,6 +40,7 @@ def test_a_finished_run_is_read_again_not_trained_again(tmp_path: Path) -> None:
     first = train(tmp_path / "r")
     again = train(tmp_path / "r", resume=True)
     assert again.summary == first.summary
+    pd.testing.assert_frame_equal(again.metrics, first.metrics)
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -81,9 +85,53 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
 
 
 def test_folders_are_numbered(tmp_path: Path) -> None:
-    assert fresh_folder(tmp_path, "a").name == "0001-a"
+    with fresh_folder(tmp_path, "a") as first, fresh_folder(tmp_path, "a") as second:
+        assert [first.name, second.name] == ["0001-a", "0002-a"]
+        (second / "something").touch()
     (tmp_path / "0007-b").mkdir()
-    assert fresh_folder(tmp_path, "a").name == "0008-a"
+    with fresh_folder(tmp_path, "a") as third:
+        assert third.name == "0008-a"
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["0002-a", "0007-b"]
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    def again(progress: prlc.Progress) -> None:
+        if progress.step == 7:
+            with pytest.raises(RunError, match="Another process is writing"):
+                train(tmp_path / "r", resume=True)
+
+    train(tmp_path / "r", on_progress=again)
+
+
+def test_checkpoints_do_not_wait_for_evaluations(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        train(
+            tmp_path / "r",
+            eval_every=40,
+            checkpoint_every=None,
+            on_progress=lambda progress: None if progress.step < 30 else 1 // 0,
+        )
+    state = RunFolder.open(tmp_path / "r").load_checkpoint()
+    assert state is not None
+    assert state["engine"]["steps_done"] == 30
+
+
+def test_a_file_that_may_not_grow_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(progress: prlc.Progress) -> None:
+        if progress.step == 12:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+
+    try:
+        with pytest.raises(RunError, match="larger than allowed"):
+            train(tmp_path / "r", on_progress=limit)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resumed, undisturbed = train(tmp_path / "r", resume=True), train(tmp_path / "s")
+    assert resumed.metrics.equals(undisturbed.metrics)
 
 
 @pytest.fixture

@@ -130,15 +130,58 @@ def test_momentum_on_the_server_speeds_up_small_steps() -> None:
     assert outer.summary["train_loss"] < 0.8 * plain.summary["train_loss"]
 
 
-def test_label_skew_shows_in_the_batches() -> None:
-    iid, skewed = (train(prlc.NSGD(), partition=p) for p in ("iid", "shards:1"))
-    assert skewed.metrics["batch_loss"].iloc[-1] != iid.metrics["batch_loss"].iloc[-1]
+def test_label_skew_hurts_prlc() -> None:
+    iid, skewed = (train(prlc.PRLC(0.05), partition=p) for p in ("iid", "shards:1"))
+    assert skewed.summary["train_loss"] > 1.2 * iid.summary["train_loss"]
+
+
+def test_tied_weights_stay_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.second(torch.tanh(self.first(inputs)))
+            return output
+
+    data = (torch.randn(40, 4), torch.randint(0, 4, (40,)))
+    model = prlc.train(Tied(), F.cross_entropy, data, workers=4, steps=5, plan=PLAN).model
+    assert isinstance(model, Tied)
+    assert model.second.weight is model.first.weight
+
+
+def test_the_trained_model_can_be_trained_on() -> None:
+    model = train(prlc.PRLC(0.3)).model
+    data = prlc.data.load_digits()
+    F.cross_entropy(model(data.train_inputs), data.train_targets).backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.label)
+def test_a_gpu_gives_the_same_and_resumes(method: prlc.Method, engine: str, tmp_path: Path) -> None:
+    settings = {"engine": engine, "eval_every": 7, "checkpoint_every": 5}
+    with pytest.raises(BrokenOffError):
+        train(method, **settings, device="cuda", folder=tmp_path / "r", on_progress=break_off)
+    resumed = train(method, **settings, device="cuda", folder=tmp_path / "r", resume=True)
+    for x, y in zip(resumed.model.parameters(), train(method).model.parameters(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
 
 
 def test_evaluation_on_a_part_ends_with_the_whole() -> None:
     part, whole = train(prlc.NSGD(), eval_samples=100), train(prlc.NSGD())
     assert part.summary["train_loss"] == whole.summary["train_loss"]
     assert part.metrics["train_loss"].iloc[-1] != whole.metrics["train_loss"].iloc[-1]
+
+
+def test_a_method_is_compared_once() -> None:
+    data = (torch.randn(40, 4), torch.randint(0, 4, (40,)))
+    methods: list[str | prlc.Method] = ["nsgd", prlc.LAGPS(xi=2.0), prlc.LAGPS(), prlc.NSGD()]
+    with pytest.raises(prlc.ConfigError, match="NSGD was given twice"):
+        prlc.compare(nn.Linear(4, 4), F.cross_entropy, data, methods=methods, workers=2, steps=2)
 
 
 def test_a_comparison_is_a_table_and_a_plot(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 """
 
-from prlc import data, models
+from prlc import constants, data, models, planner, theory
 from prlc.api import Comparison, compare, train
-from prlc.data import Dataset
+from prlc.data import IID, Dataset, Dirichlet, Shards
+from prlc.engines import Plan
 from prlc.errors import (
     CheckpointError,
     ConfigError,
@@ -17,10 +18,12 @@ from prlc.errors import (
 )
 from prlc.methods import ASGD, LAGPS, LAGWK, METHODS, NSGD, PR, PRLC, LocalSGD, Method
 from prlc.network import Network
+from prlc.schedules import Constant, Cosine, StepDecay
 from prlc.training import Progress, Result
 
 __all__ = [
     "ASGD",
+    "IID",
     "LAGPS",
     "LAGWK",
     "METHODS",
@@ -30,20 +33,29 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "ConfigError",
+    "Constant",
+    "Cosine",
     "DataError",
     "Dataset",
+    "Dirichlet",
     "DivergedError",
     "DownloadError",
     "LocalSGD",
     "Method",
     "Network",
+    "Plan",
     "PrlcError",
     "Progress",
     "Result",
     "RunError",
+    "Shards",
+    "StepDecay",
     "compare",
+    "constants",
     "data",
     "models",
+    "planner",
+    "theory",
     "train",
 ]
 

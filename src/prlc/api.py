@@ -100,6 +100,7 @@ def train(
     described = {
         **config.as_json(),
         "model": {"class": type(model).__name__, "parameters": _size(model)},
+        "loss": getattr(loss, "__qualname__", type(loss).__name__),
         "data": {"name": data.name, "samples": data.num_train},
         **(extra_config or {}),
     }
@@ -152,8 +153,13 @@ def compare(
 ) -> Comparison:
     """Train the same model on the same data by each of `methods`; `settings` as in `train`."""
     data = Dataset.of(data)
+    chosen = [create(m) if isinstance(m, str) else m for m in methods]
+    labels = [method.label for method in chosen]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"Each method can be compared once, but {twice} was given twice.")
     results = []
-    for method in [create(m) if isinstance(m, str) else m for m in methods]:
+    for method in chosen:
 
         def report_progress(progress: Progress, method: Method = method) -> None:
             if on_progress is not None:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prlc.errors import ConfigError
 from prlc.links import ServerLinks
 from prlc.network import Network
 
@@ -61,8 +60,8 @@ class RunAheadClock:
     """Workers run ahead: who does not pull starts its next step at once and pushes meanwhile.
 
     A worker that pulls at step t waits for the model w_{t+1}, which exists once all pushes of
-    steps up to t have arrived. A worker may be at most `window` steps ahead of the last complete
-    step (None: as far as its pulls allow). To resume, ask for a later step: the clock replays.
+    steps up to t have arrived. A worker may be at most the network's `window` steps ahead of the
+    last complete step. To resume, ask for a later step: the clock replays.
 
     Where messages do not compete, running ahead is never slower than a barrier. Where they do,
     it can be: a push sent ahead takes its share of the server's link from a message that
@@ -79,15 +78,12 @@ class RunAheadClock:
         step_seconds: float,
         seed: int,
         schedule: Schedule,
-        window: int | None = None,
     ) -> None:
-        if window is not None and window < 1:
-            raise ConfigError(f"window should be None, or 1 or more steps, but is {window!r}.")
         self._links = ServerLinks(network, num_workers, bytes_up, bytes_down)
         self._latency = network.latency
         self._num_workers = num_workers
         self._schedule = schedule
-        self._window = window
+        self._window = network.window
         self._times = [
             _step_times(network, num_workers, step_seconds, seed, worker)
             for worker in range(num_workers)

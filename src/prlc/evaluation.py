@@ -46,7 +46,7 @@ class Evaluator:
         self, model: nn.Module, inputs: Tensor, targets: Tensor
     ) -> tuple[float, float | None]:
         was_training = model.training
-        model.eval().to(self._job.device)
+        model.eval()
         total, right, counts = 0.0, 0, False
         for x, y in zip(torch.split(inputs, _BATCH), torch.split(targets, _BATCH), strict=True):
             x, y = x.to(self._job.device), y.to(self._job.device)  # noqa: PLW2901

@@ -52,7 +52,7 @@ class Network:
     stragglers: float = 0.0
     straggler_factor: float = 1.0
     run_ahead: bool = True  # False: a barrier after every step
-    workers: int | None = None  # the usual number, if there is one
+    window: int | None = None  # steps that a worker may be ahead; None: as far as pulls allow
 
     def __post_init__(self) -> None:
         for name, (expected, holds) in _RULES.items():
@@ -170,7 +170,8 @@ class Network:
             parts.append(f"step times ±{self.spread:.0%}")
         if self.stragglers > 0:
             parts.append(f"{self.stragglers:.0%} stragglers {self.straggler_factor:g}x slower")
-        return "; ".join([*parts, "run-ahead" if self.run_ahead else "barrier"])
+        ahead = "run-ahead" if self.window is None else f"at most {self.window} steps ahead"
+        return "; ".join([*parts, ahead if self.run_ahead else "barrier"])
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -210,7 +211,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stragglers": ("a fraction from 0 to 1", lambda value: _from_zero(value) and value <= 1),
     "straggler_factor": ("a finite number, 1 or more", lambda v: _from_zero(v) and v >= 1),
     "run_ahead": ("true or false", lambda value: isinstance(value, bool)),
-    "workers": ("a whole number, 1 or more", _optional(lambda v: type(v) is int and v >= 1)),
+    "window": ("a whole number, 1 or more", _optional(lambda v: type(v) is int and v >= 1)),
 }
 
 
@@ -269,7 +270,6 @@ PRESETS: dict[str, Network] = {
     "paper": Network.of(
         {"server_up": "100MB/s", "half_duplex": True, "latency": "0.1ms"},
         compute_speed="20GFLOP/s",
-        workers=20,
     ),
     "lan": _LAN,
     "wan": Network.of(

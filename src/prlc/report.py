@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from prlc.training import Result
-from prlc.units import format_bytes, format_seconds
+from prlc.units import format_bytes, format_seconds, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +54,7 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
 
 def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
     """The same for the terminal; the best of a column is bold."""
-    shown = Table(title=title, title_justify="left")
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     headings = {
         "method": "method",
         "train_loss": "train\nloss",
@@ -140,7 +141,6 @@ def _draw(axes: Axes, results: Sequence[Result], column: str) -> None:
 def _show_time(axes: Axes, results: Sequence[Result]) -> None:
     """Label the time axis in the unit that fits."""
     longest = max(float(result.metrics["simulated_seconds"].max()) for result in results)
-    units = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "ms"))
-    scale, unit = next((u for u in units if longest >= 2 * u[0]), (1e-3, "ms"))
+    scale, unit = time_unit(longest)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
     axes.set_xlabel(f"simulated time ({unit})")

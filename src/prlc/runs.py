@@ -7,7 +7,8 @@
     summary.json     how it ended, once the run is finished
 
 Files appear whole or not at all: they are written beside their place, flushed to the disk and
-renamed. So a kill at any moment loses nothing but the steps since the last checkpoint.
+renamed (metrics.csv grows by a row at a time, and is put back to the checkpoint on resume). So a
+kill at any moment loses nothing but the steps since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ import pandas as pd
 import torch
 
 from prlc.errors import CheckpointError, RunError
+
+try:
+    import fcntl
+except ImportError:  # not a Unix
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1  # of the checkpoint; raised when an older one can no longer be read
 
@@ -35,7 +41,6 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._metrics: list[dict[str, Any]] = []
 
     # -- beginning and resuming -------------------------------------------------------------------
 
@@ -63,6 +68,21 @@ class RunFolder:
             )
         return folder
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from writing to this run, where the system can."""
+        if fcntl is None:
+            yield
+            return
+        with _disk(self.path), (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    f"Another process is writing to {self.path}. Wait for it, or stop it first."
+                ) from None
+            yield
+
     def config(self) -> dict[str, Any]:
         return self._read_json("config.json")
 
@@ -79,16 +99,13 @@ class RunFolder:
 
     # -- metrics ----------------------------------------------------------------------------------
 
-    def add_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one row to metrics.csv."""
-        first = not self._metrics
-        self._metrics.append(dict(row))
-        with _disk(self.path), (self.path / "metrics.csv").open("w" if first else "a") as file:
-            file.write(_csv([row], header=first))
+    def add_metrics(self, row: Mapping[str, Any], *, header: bool) -> None:
+        """Append one row to metrics.csv; with the header, begin it anew."""
+        with _disk(self.path), (self.path / "metrics.csv").open("w" if header else "a") as file:
+            file.write(_csv([row], header=header))
 
     def keep_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Make metrics.csv hold exactly these rows: what a checkpoint knew of."""
-        self._metrics = [dict(row) for row in rows]
         self._write("metrics.csv", _csv(rows, header=True).encode() if rows else b"")
 
     def metrics(self) -> pd.DataFrame:
@@ -104,7 +121,7 @@ class RunFolder:
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint; the one before is kept under another name."""
         buffer = io.BytesIO()
-        torch.save({"format": FORMAT, "metrics": self._metrics, **state}, buffer)
+        torch.save({"format": FORMAT, **state}, buffer)
         newest = self.path / "checkpoint.pt"
 
         def replace(fresh: Path) -> None:
@@ -180,11 +197,23 @@ class RunFolder:
                 raise
 
 
-def fresh_folder(parent: Path | str, label: str) -> Path:
-    """A path under `parent` that is not taken: 0001-label, 0002-label, ..."""
+@contextmanager
+def fresh_folder(parent: Path | str, label: str) -> Iterator[Path]:
+    """A new folder under `parent`: 0001-label, 0002-label, ...; gone again if left empty."""
     parent = Path(parent)
-    taken = [int(p.name[:4]) for p in parent.glob("[0-9][0-9][0-9][0-9]-*")]
-    return parent / f"{max(taken, default=0) + 1:04d}-{label}"
+    with _disk(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            taken = [int(p.name[:4]) for p in parent.glob("[0-9][0-9][0-9][0-9]-*")]
+            folder = parent / f"{max(taken, default=0) + 1:04d}-{label}"
+            with suppress(FileExistsError):  # another process was faster
+                folder.mkdir()
+                break
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from prlc.clock import Arrival, ArrivalClock, BarrierClock, RunAheadClock
-from prlc.engines.base import Job, StepReport
+from prlc.engines.base import Job, StepReport, fixed_seed
 from prlc.methods import Asynchronous, Mask, Scheduled
 from prlc.network import Network
 
@@ -40,9 +40,8 @@ class Timeline:
         if isinstance(job.method, Asynchronous):
             self._arrivals = ArrivalClock(network, job.num_workers, **settings)
         elif isinstance(job.method, Scheduled) and network.run_ahead:
-            self._run_ahead = RunAheadClock(
-                network, job.num_workers, **settings, schedule=_Schedule(job, job.method)
-            )
+            schedule = DrawnSchedule(job.method, job.num_workers, job.seed)
+            self._run_ahead = RunAheadClock(network, job.num_workers, **settings, schedule=schedule)
         else:
             self._barrier = BarrierClock(network, job.num_workers, **settings)
 
@@ -79,18 +78,18 @@ class Timeline:
             self._barrier.now = state["now"]
 
 
-class _Schedule:
+class DrawnSchedule:
     """What the clock asks of a scheduled method, drawn for many steps in one go."""
 
-    def __init__(self, job: Job, method: Scheduled, block: int = 256) -> None:
-        self._job, self._method, self._block = job, method, block
-        self._start, self._pulls = 0, np.zeros((0, job.num_workers), bool)
+    def __init__(self, method: Scheduled, num_workers: int, seed: int, block: int = 256) -> None:
+        self._method, self._seed, self._block = method, seed, block
+        self._workers = np.arange(num_workers)
+        self._start, self._pulls = 0, np.zeros((0, num_workers), bool)
 
     def __call__(self, step: int) -> tuple[bool, Mask]:
         if not self._start <= step < self._start + len(self._pulls):
             steps = np.arange(step, step + self._block)[:, None]
-            workers = np.arange(self._job.num_workers)
-            self._pulls = self._method.pulls(self._job.seed, workers, steps)
+            self._pulls = self._method.pulls(self._seed, self._workers, steps)
             self._start = step
         return bool(self._method.due(step)), self._pulls[step - self._start]
 
@@ -99,9 +98,10 @@ def flops_per_step(job: Job) -> float:
     """Floating-point operations of one worker's step: products and convolutions, both ways."""
     inputs = job.data.train_inputs[: job.batch_size].to(job.device)
     targets = job.data.train_targets[: job.batch_size].to(job.device)
-    tensors = {name: t.detach().clone() for name, t in job.model.state_dict().items()}
-    parameters = [tensors[name].requires_grad_() for name, _ in job.model.named_parameters()]
-    with FlopCounterMode(display=False) as counter, torch.random.fork_rng(devices=[]):
+    own = {name: p.detach().requires_grad_() for name, p in job.model.named_parameters()}
+    buffers = {name: b.clone() for name, b in job.model.named_buffers()}
+    tensors, parameters = {**own, **buffers}, list(own.values())
+    with FlopCounterMode(display=False) as counter, fixed_seed(job, 0):
         output = torch.func.functional_call(job.model, tensors, (inputs,))
         torch.autograd.grad(job.loss(output, targets), parameters, allow_unused=True)
     return float(counter.get_total_flops()) * job.batch_size / len(inputs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import platform
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,13 +19,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from prlc.config import Config, check_device
+from prlc.config import Config
 from prlc.data import Dataset
-from prlc.engines import Engine, Job, Loss, Plan, Reference, Simulator
+from prlc.engines import Engine, Loss, Plan, Reference, Simulator
 from prlc.engines.plan import choose_plan, use_threads
 from prlc.evaluation import Evaluator, Metrics
+from prlc.jobs import make_job
 from prlc.methods import Method
-from prlc.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, choose
 from prlc.runs import RunFolder
 from prlc.tensorboard import BoardWriter
 from prlc.timeline import Timeline
@@ -83,30 +83,16 @@ class Training:
     ) -> None:
         """Checks everything that can be checked before the first step."""
         self.config = config
-        self._model = copy.deepcopy(model)
         self._folder: RunFolder | None = None
         self._board: BoardWriter | None = None
-        self._device = check_device(config.device)
+        self._job = make_job(model, loss, data, config)
+        self._model = copy.deepcopy(self._job.model)
+        self._home = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._steps = config.total_steps(data.num_train)
         self._per_epoch = config.steps_per_epoch(data.num_train)
-        epochs = self._steps / self._per_epoch
-        targets = data.train_targets.numpy() if data.num_classes is not None else None
-        self._job = Job(
-            model=copy.deepcopy(model).to(self._device),
-            loss=loss,
-            data=data,
-            method=config.method,
-            shards=config.partition.split(targets, data.num_train, config.workers, config.seed),
-            batch_size=config.batch_size,
-            lr=lambda step: config.schedule.at(step / self._per_epoch, epochs),
-            seed=config.seed,
-            optimizer=choose(config.optimizer, WORKER_OPTIMIZERS, "worker"),
-            server_optimizer=choose(config.server_optimizer, SERVER_OPTIMIZERS, "server"),
-            device=self._device,
-        )
         self._evaluator = Evaluator(self._job, config.eval_samples)
         self._eval_every = config.eval_every or max(1, self._steps // 50)
-        self._checkpoint_every = config.checkpoint_every or max(self._eval_every, self._steps // 20)
+        self._checkpoint_every = config.checkpoint_every or max(1, self._steps // 20)
         self._batch_losses: list[float] = []
         self._rows: list[dict[str, Any]] = []
         self._wall = 0.0
@@ -119,6 +105,10 @@ class Training:
     ) -> Result:
         """Train to the end, from the folder's checkpoint if there is one."""
         self._folder, self._board = folder, board
+        with folder.lock() if folder else contextlib.nullcontext():
+            return self._run(on_progress)
+
+    def _run(self, on_progress: OnProgress | None) -> Result:
         timeline = Timeline(self._job, self.config.network)
         saved = self._folder.load_checkpoint() if self._folder else None
         engine = self._engine(timeline, saved)
@@ -175,6 +165,7 @@ class Training:
             {
                 "engine": engine.state(),
                 "timeline": timeline.state(),
+                "metrics": self._rows,
                 "plan": asdict(self._plan) if self._plan else None,
                 "batch_losses": self._batch_losses,
                 "wall_seconds": self._wall,
@@ -201,7 +192,7 @@ class Training:
         self._batch_losses = []
         self._rows.append(row)
         if self._folder:
-            self._folder.add_metrics(row)
+            self._folder.add_metrics(row, header=len(self._rows) == 1)
         if self._board:
             self._board.write(row)
 
@@ -233,22 +224,30 @@ class Training:
             "torch": torch.__version__,
             "python": platform.python_version(),
         }
+        self._model.to(self._home)
         if self._folder:
             self._folder.finish(self._model, summary)
         return Result(
             self.config.method,
             self._model,
-            pd.DataFrame(self._rows).astype(float, errors="ignore"),
+            _table(self._rows),
             summary,
             self._folder.path if self._folder else None,
         )
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """The rows as `pandas.read_csv` would read them: what is None is a number that is missing."""
+    table = pd.DataFrame(rows)
+    missing = [name for name in table.columns if table[name].dtype == object]
+    return table.astype(dict.fromkeys(missing, float))
 
 
 class _Stop:
     requested = False
 
 
-@contextmanager
+@contextlib.contextmanager
 def _stop_between_steps(catch: bool) -> Iterator[_Stop]:
     """While a run has a folder, Ctrl-C and SIGTERM wait for the step; a second one does not."""
     stop = _Stop()

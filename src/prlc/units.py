@@ -21,6 +21,7 @@ __all__ = [
     "parse_bandwidth",
     "parse_seconds",
     "parse_speed",
+    "time_unit",
 ]
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -107,3 +108,15 @@ def _format(value: float, units: Sequence[tuple[float, str]]) -> str:
             size, name = next_size, next_name
     rounded = float(f"{value / size:.3g}")
     return f"{rounded:.0f} {name}" if abs(rounded) >= 100 else f"{rounded:g} {name}"
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit in which times up to `longest` seconds read well on an axis: its length and name."""
+    units = (
+        (86_400.0, "days"),
+        (3_600.0, "hours"),
+        (60.0, "minutes"),
+        (1.0, "seconds"),
+        (1e-3, "ms"),
+    )
+    return next((unit for unit in units if longest >= 2 * unit[0]), (1e-6, "microseconds"))

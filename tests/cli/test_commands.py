@@ -20,6 +20,8 @@ def test_compare_prints_a_table_and_draws_a_plot(prlc: Prlc, tmp_path: Path) -> 
     assert code == 0
     for label in ("NSGD", "PRLC r=0.4", "PR r=0.1", "LAG-PS", "LAG-WK", "Local SGD", "ASGD"):
         assert label in out
+    assert "…" not in out
+    assert max(len(line) for line in out.splitlines() if str(tmp_path) not in line) <= 80
     assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert len(pd.read_csv(tmp_path / "c" / "comparison.csv")) == 8
 
@@ -87,11 +89,20 @@ def test_methods_lists_all_of_them(prlc: Prlc) -> None:
     assert all(name in prlc("methods")[1] for name in names)
 
 
-@pytest.mark.parametrize("command", [[], ["compare"], ["train"], ["methods"]])
-def test_help_teaches(prlc: Prlc, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "teaches"),
+    [
+        ([], "Begin with prlc compare"),
+        (["compare"], "prlc compare -m nsgd"),
+        (["train"], "prlc train --resume runs/"),
+        (["plan"], "prlc plan --network wan"),
+        (["methods"], "List the methods"),
+    ],
+)
+def test_help_teaches(prlc: Prlc, command: list[str], teaches: str) -> None:
     code, out, _ = prlc(*command, "--help")
     assert code == 0
-    assert "Usage" in out
+    assert teaches in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -120,13 +131,14 @@ def test_help_teaches(prlc: Prlc, command: list[str]) -> None:
         (["train", "--device", "cuda:99"], "cuda:99"),
         (["train", "--chunk", "3"], "--chunk and --threads together"),
         (["train", "--resume", "/no/such/run"], "holds no run"),
+        (["compare", "--resume"], "name its folder with --out"),
         (["compare", "-m", "pr:0"], "pull ratio must lie in (0, 1] but is 0"),
     ],
 )
 def test_bad_input_gets_one_sentence(
     prlc: Prlc, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
-    out = [] if "--resume" in arguments else ["--out", str(tmp_path / "r")]
+    out: list[str] = [] if "--resume" in arguments else ["--out", str(tmp_path / "r")]
     steps = [] if "--steps" in arguments else ["--steps", "3"]
     code, printed, said = prlc(*arguments, *steps, *out)
     assert code == 2

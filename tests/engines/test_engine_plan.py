@@ -45,9 +45,7 @@ def test_plans_of_nothing_are_refused(chunk: int, threads: int) -> None:
         Plan(chunk, threads)
 
 
-def test_plans_describe_themselves() -> None:
-    assert Plan(4, 2).describe() == "4 workers at a time, 2 threads"
-    assert Plan(1, 1).describe() == "one worker at a time, 1 thread"
+def test_only_plans_of_several_workers_vectorise() -> None:
     assert Plan(2, 1).vectorise
     assert not Plan(1, 1).vectorise
 

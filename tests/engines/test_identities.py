@@ -6,10 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from prlc.engines import Engine
-from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Mask, Method
 
 from .builders import (
     ENGINES,
@@ -20,7 +21,17 @@ from .builders import (
     run,
 )
 
-STEPS = {"logistic": 50, "cnn": 8}
+STEPS = {"logistic": 52, "cnn": 12}
+PERIOD = 4
+
+
+class PullTogether(PRLC):
+    """PRLC that pushes at every step and pulls at common ones: Local SGD, by another way."""
+
+    def pulls(self, seed: int, workers: ArrayLike, steps: ArrayLike) -> Mask:
+        del seed
+        common = np.equal((np.asarray(steps) + 1) % PERIOD, 0)
+        return np.broadcast_arrays(common, np.asarray(workers))[0]
 
 
 CASES = [
@@ -48,8 +59,9 @@ class TestIdentities:
         assert_identical(trained(engine, model, PRLC(1.0)), synchronous)
 
     def test_pulling_together_is_local_sgd(self, engine: str, model: str) -> None:
-        local = trained(engine, model, LocalSGD(4))
-        assert_identical(trained(engine, model, PRLC(1.0, every=4)), local)
+        local = trained(engine, model, LocalSGD(PERIOD))
+        assert_identical(trained(engine, model, PRLC(1.0, every=PERIOD)), local)
+        assert largest_difference(trained(engine, model, PullTogether()), local) < 1e-12
         assert largest_difference(local, trained(engine, model, NSGD())) > 1e-6
 
     def test_local_sgd_of_one_step_is_synchronous_sgd(self, engine: str, model: str) -> None:

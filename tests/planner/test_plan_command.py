@@ -17,6 +17,7 @@ def test_plan_prints_a_table_words_and_a_plot(prlc: Prlc, tmp_path: Path) -> Non
     code, out, _ = prlc("plan", *QUICK, "-r", "1", "-r", "0.2", "--out", tmp_path / "p")
     words = " ".join(out.split())
     assert code == 0
+    assert "--workers 4" in words.split("Next:")[1]
     for part in ("NSGD", "Recommended:", "What limits:", "Constants measured:", "prlc train -m"):
         assert part in words
     assert all(len(line) <= 80 for line in out.splitlines()[:6])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,10 @@ from rich.console import Console
 
 from prlc import api
 from prlc.cli import options as o
-from prlc.cli.progress import LiveProgress
+from prlc.cli.progress import LiveProgress, stop
+from prlc.errors import ConfigError
 from prlc.methods import parse_method
+from prlc.network import Network
 from prlc.report import rich_table
 from prlc.runs import fresh_folder
 
@@ -62,19 +65,34 @@ def compare(
 
     `prlc compare --data cifar10 --data-dir DIR --model logistic --lr 0.01 --epochs 5`
     """
+    if resume and out is None:
+        raise ConfigError("To resume a comparison, name its folder with --out.")
     methods = [parse_method(text) for text in method or DEFAULT_METHODS]
     settings = request.settings(default_epochs=60.0)
     problem = request.problem()
-    folder = out or fresh_folder("runs", "compare")
-    with LiveProgress() as live:
-        comparison = api.compare(
-            *problem,
-            methods=methods,
-            folder=folder,
-            resume=resume,
-            on_progress=lambda m, progress: live.update(m.label, progress),
-            **settings,
-        )
+    with contextlib.nullcontext(out) if out else fresh_folder("runs", "compare") as folder:
+        try:
+            with LiveProgress() as live:
+                comparison = api.compare(
+                    *problem,
+                    methods=methods,
+                    folder=folder,
+                    resume=resume,
+                    on_progress=lambda m, progress: live.update(m.label, progress),
+                    **settings,
+                )
+        except KeyboardInterrupt:
+            stop(f"the runs are kept. Go on with the same command and: --out {folder} --resume")
+        _show(request, comparison, settings["network"], folder, as_json)
+
+
+def _show(
+    request: o.Request,
+    comparison: api.Comparison,
+    network: Network,
+    folder: Path,
+    as_json: bool,
+) -> None:
     comparison.table.to_csv(folder / "comparison.csv", index=False)
     comparison.plot(folder / "comparison.png", request.describe())
     if as_json:
@@ -82,6 +100,6 @@ def compare(
         return
     console = Console()
     console.print(rich_table(comparison.results, request.describe()))
-    console.print(f"Simulated network: {settings['network'].describe()}.", highlight=False)
+    console.print(f"Simulated network: {network.describe()}.", highlight=False)
     console.print(f"Plot: {folder / 'comparison.png'}", highlight=False, soft_wrap=True)
     console.print(f"Runs: {folder}", highlight=False, soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from torch import nn
 from torch.nn import functional as F
 
+from prlc.cli.progress import LiveProgress
 from prlc.data import DATASETS, Dataset, load
 from prlc.engines import Loss, Plan
 from prlc.errors import ConfigError
@@ -133,7 +135,12 @@ class Request:
 
     def problem(self) -> tuple[nn.Module, Loss, Dataset]:
         """The model, the loss and the data."""
-        data = load(self.data, self.data_dir)
+        with LiveProgress() as live:
+            data = load(
+                self.data,
+                self.data_dir,
+                progress=lambda done, total: live.show("downloading", done, total or done),
+            )
         options = {} if self.norm is None else {"norm": self.norm}
         model = build(self.model, data.sample_shape, data.num_classes, self.seed, **options)
         return model, F.cross_entropy, data
@@ -161,6 +168,17 @@ class Request:
             "eval_every": self.eval_every,
             "eval_samples": self.eval_samples,
         }
+
+    def typed(self, *names: str) -> str:
+        """The named options as they would be typed, where they are not the defaults."""
+        words = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                option = f"--{field.name.replace('_', '-')}"
+                for each in value if isinstance(value, list) else [value]:
+                    words += [option, shlex.quote(str(each))]
+        return " ".join(words)
 
     def describe(self, *, with_lr: bool = True) -> str:
         """What is trained, for a title."""
@@ -217,7 +235,9 @@ def read_network(preset: str, settings: list[str]) -> Network:
 def _plain_value(text: str) -> object:
     if text.lower() in ("yes", "true", "no", "false"):
         return text.lower() in ("yes", "true")
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

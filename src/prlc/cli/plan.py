@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,11 @@ from prlc.errors import RunError
 from prlc.planner import show
 from prlc.runs import fresh_folder
 
+# What the training that a plan recommends has in common with it.
+_PASSED_ON = (
+    *("data", "data_dir", "model", "norm", "partition", "workers", "batch_size", "seed"),
+    *("network", "net", "device"),
+)
 # What `planner.advise` takes of the shared options.
 _TAKEN = (
     "workers",
@@ -112,12 +119,17 @@ def plan(
             on_trial=lambda progress: _show_trial(live, progress),
             on_measure=live.show,
         )
-    folder = out or fresh_folder("runs", "plan")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
-    title = f"{request.describe(with_lr=False)}, network {request.network}"
+    with contextlib.nullcontext(out) if out else fresh_folder("runs", "plan") as folder:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
+        _show(request, advice, folder, as_json)
+
+
+def _show(request: o.Request, advice: planner.Advice, folder: Path, as_json: bool) -> None:
+    changes = f" ({', '.join(request.net)})" if request.net else ""
+    title = f"{request.describe(with_lr=False)}, network {request.network}{changes}"
     show.plot(advice, folder / "plan.png", title)
     content = json.dumps({**advice.as_json(), "plot": str(folder / "plan.png")}, indent=2)
     (folder / "plan.json").write_text(content + "\n")
@@ -132,13 +144,10 @@ def plan(
     console.print(f"Simulated network: {advice.network.describe()}.", highlight=False)
     row = advice.recommended
     method = "nsgd" if row is advice.nsgd else f"prlc:{row.pull_ratio:g}"
-    console.print(
-        f"Next: prlc train -m {method} --lr {row.lr:.3g} --schedule constant --data {request.data} "
-        f"--model {request.model} --workers {request.workers} --batch-size {request.batch_size} "
-        f"--network {request.network}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    command = f"prlc train -m {method} --lr {row.lr:.3g} --schedule constant"
+    if row.steps is not None:
+        command += f" --steps {math.ceil(row.steps)}"
+    console.print(f"Next: {command} {request.typed(*_PASSED_ON)}", highlight=False, soft_wrap=True)
     console.print(f"Plot: {folder / 'plan.png'}", highlight=False, soft_wrap=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import (
@@ -61,3 +63,9 @@ class LiveProgress:
         if label not in self._tasks:
             self._tasks[label] = self._bars.add_task(f"{label:<16}", total=total, state=state)
         self._bars.update(self._tasks[label], completed=done, total=total, state=state)
+
+
+def stop(how_to_go_on: str) -> NoReturn:
+    """End an interrupted command with the status that shells expect."""
+    Console(stderr=True).print(f"Interrupted; {how_to_go_on}", soft_wrap=True, highlight=False)
+    sys.exit(130)

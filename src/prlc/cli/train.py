@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from prlc import api
 from prlc.cli import options as o
-from prlc.cli.progress import LiveProgress
+from prlc.cli.progress import LiveProgress, stop
 from prlc.errors import ConfigError, DivergedError, RunError
 from prlc.methods import create, parse_method
 from prlc.report import rich_table
@@ -65,7 +65,7 @@ def train(
         request, options = _typed_before(RunFolder.open(resume))
         if moved is not None:
             request = dataclasses.replace(request, data_dir=moved)
-        folder = resume
+        _run(request, options, resume, True, as_json)
     else:
         options = {
             "method": method,
@@ -74,8 +74,9 @@ def train(
             "checkpoint_every": checkpoint_every,
             "tensorboard": tensorboard,
         }
-        folder = out or fresh_folder("runs", f"{api.slug(method)}-{request.model}-{request.data}")
-    _run(request, options, folder, resume is not None, as_json)
+        label = f"{api.slug(method)}-{request.model}-{request.data}"
+        with contextlib.nullcontext(out) if out else fresh_folder("runs", label) as folder:
+            _run(request, options, folder, False, as_json)
 
 
 def _run(
@@ -103,9 +104,7 @@ def _run(
                 **settings,
             )
     except KeyboardInterrupt:
-        message = f"Interrupted; the run is kept. Continue it with: prlc train --resume {folder}"
-        Console(stderr=True).print(message, soft_wrap=True)
-        sys.exit(130)
+        stop(f"the run is kept. Continue it with: prlc train --resume {folder}")
     except DivergedError as error:
         error.args = (f"{error} The last checkpoint is kept in {folder}.",)
         raise

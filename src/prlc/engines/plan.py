@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from prlc.data.download import cache_dir
-from prlc.engines.base import Job, all_tensors, travelling
+from prlc.engines.base import Job, all_tensors, fixed_seed, travelling
 from prlc.engines.gradients import Gradients
 from prlc.errors import ConfigError
 from prlc.traffic import payload_bytes
 
-_CHUNK_BYTES = 16 * 2**20  # of gradients and inputs at once: more no longer fits a cache
+_CHUNK_BYTES = 16 * 2**20  # of gradients and inputs at once: more no longer fits a CPU's cache
 _CLEARLY = 0.9  # a plan must save a tenth to be preferred to a simpler one
 
 
@@ -49,14 +49,10 @@ class Plan:
     def vectorise(self) -> bool:
         return self.chunk > 1
 
-    def describe(self) -> str:
-        how = f"{self.chunk} workers at a time" if self.vectorise else "one worker at a time"
-        return f"{how}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
-
-def largest_chunk(num_workers: int, bytes_per_worker: int) -> int:
+def largest_chunk(num_workers: int, bytes_per_worker: int, room: int = _CHUNK_BYTES) -> int:
     """As many workers as fit the memory set aside, in chunks of nearly equal size."""
-    fit = max(1, min(num_workers, _CHUNK_BYTES // max(1, bytes_per_worker)))
+    fit = max(1, min(num_workers, room // max(1, bytes_per_worker)))
     chunks = -(-num_workers // fit)
     return -(-num_workers // chunks)
 
@@ -78,7 +74,7 @@ def choose_plan(job: Job, *, remember: bool = True) -> Plan:
     known = _read_known() if remember else {}
     with contextlib.suppress(KeyError, TypeError, ConfigError):  # not there, or damaged
         return Plan(**known[key])
-    with torch.random.fork_rng():  # dropout draws; the caller's numbers stay as they were
+    with fixed_seed(job, 0):  # dropout draws; the caller's numbers stay as they were
         plan = _measure(job)
     if remember:
         _write_known({**_read_known(), key: asdict(plan)})
@@ -90,8 +86,11 @@ def _measure(job: Job) -> Plan:
     P, b = job.num_workers, job.batch_size
     shape = job.data.sample_shape
     sample = b * math.prod(shape) * job.data.train_inputs.element_size()
-    chunk = largest_chunk(P, payload_bytes(travelling(job.model)) + sample)
-    cores = os.cpu_count() or 1
+    room = _CHUNK_BYTES
+    if job.device.type == "cuda":  # activations take several times as much as gradients
+        room = torch.cuda.mem_get_info(job.device)[0] // 8
+    chunk = largest_chunk(P, payload_bytes(travelling(job.model)) + sample, room)
+    cores = _cores()
     counts = [1] if cores == 1 or job.device.type != "cpu" else [1, min(cores, 8)]
     best, best_seconds = Plan(1, 1), math.inf
     for rows in dict.fromkeys((chunk, 1)):
@@ -108,6 +107,13 @@ def _measure(job: Job) -> Plan:
             if seconds < best_seconds * _CLEARLY or best_seconds == math.inf:
                 best, best_seconds = Plan(rows, count), seconds
     return best
+
+
+def _cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _seconds_per_call(
@@ -133,7 +139,7 @@ def _signature(job: Job) -> str:
     parts = [
         platform.machine(),
         platform.processor(),
-        os.cpu_count(),
+        _cores(),
         torch.__version__,
         str(job.device),
         str(job.model),

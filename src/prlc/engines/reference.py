@@ -258,7 +258,7 @@ class Reference(Engine):
         return copy.deepcopy(state)
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
-        state = copy.deepcopy(state)
+        state = _to_device(state, self.job.device)
         self.server.load_state(state["server"])
         for i, worker in enumerate(self.workers):
             worker.load_state(state["workers"][i])
@@ -270,6 +270,17 @@ class Reference(Engine):
             self.smoothness = state["smoothness"]
             self.moved_sq = state["moved_sq"]
             self.asked = np.array(state["asked"])
+
+
+def _to_device(state: Any, device: torch.device) -> Any:
+    """A copy of nested containers with every tensor on `device`."""
+    if isinstance(state, Tensor):
+        return state.to(device, copy=True)
+    if isinstance(state, dict):
+        return {key: _to_device(value, device) for key, value in state.items()}
+    if isinstance(state, list):
+        return [_to_device(value, device) for value in state]
+    return state
 
 
 def _sum(vectors: Sequence[Vector]) -> Vector:

@@ -224,7 +224,7 @@ class Simulator(Engine):
         Names the worker whose row is to blame: not finite, or else the largest.
         """
         # The length bounds the largest element and is cheap; where it is too much, look closer.
-        lengths = [math.sqrt(float(total.dot(total))) for total in sums]
+        lengths = torch.stack([total.dot(total) for total in sums]).sqrt().tolist()
         if _fit(lengths, scales, sums):
             return
         if _fit([float(torch.linalg.vector_norm(t, math.inf)) for t in sums], scales, sums):

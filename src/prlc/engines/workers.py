@@ -169,7 +169,10 @@ class StackedWorkers:
     def _randomness(
         self, function: Gradients, step: int, first: int
     ) -> contextlib.AbstractContextManager[None]:
-        """Dropout and the like draw from a stream that depends on (seed, step, worker) alone."""
+        """Dropout and the like draw from a stream of (seed, step, worker), whatever came before.
+
+        For asynchronous workers the step is the number of all gradients that have arrived.
+        """
         if not function.random:
             return contextlib.nullcontext()
         return fixed_seed(self.job, step, first)

@@ -108,6 +108,13 @@ class Asynchronous(Method):
         """
 
 
+def changed(method: Method) -> str:
+    """The settings that differ from their defaults, for a label: " xi=2"."""
+    usual = type(method)().options()
+    differing = {k: v for k, v in method.options().items() if v != usual[k]}
+    return "".join(f" {key}={value:g}" for key, value in differing.items())
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it is a number; Python counts truth values as such."""
     return isinstance(value, int | float) and not isinstance(value, bool)

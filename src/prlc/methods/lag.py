@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from prlc.errors import ConfigError
-from prlc.methods.base import Lazy, check_number, check_steps, is_number
+from prlc.methods.base import Lazy, changed, check_number, check_steps, is_number
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LAGWK(Lazy):
 
     @property
     def label(self) -> str:
-        return "LAG-WK"
+        return "LAG-WK" + changed(self)
 
     def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
         del smoothness
@@ -86,7 +86,7 @@ class LAGPS(Lazy):
 
     @property
     def label(self) -> str:
-        return "LAG-PS"
+        return "LAG-PS" + changed(self)
 
     def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
         left = torch.where(change_sq > 0, smoothness**2 * change_sq, 0.0)

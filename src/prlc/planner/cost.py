@@ -13,7 +13,7 @@ from prlc.clock import BarrierClock, RunAheadClock
 from prlc.engines import Job
 from prlc.methods import PRLC, Mask
 from prlc.network import Network
-from prlc.timeline import flops_per_step
+from prlc.timeline import DrawnSchedule, flops_per_step
 
 __all__ = ["NSGD_TWIN", "RESOURCES", "Price", "StepClock", "Work", "price"]
 
@@ -26,7 +26,7 @@ RESOURCES = ("compute", "uplink", "downlink", "latency")
 
 _PRICED_STEPS = 1024
 _COMPARED_STEPS = 256  # with and without a resource
-_CLEARLY = 0.05  # a resource that saves less than this if it were free does not limit alone
+_SAVES_LITTLE = 0.05  # a resource that saves less than this if it were free does not limit alone
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class StepClock:
     """When the steps of a method are over."""
 
     def __init__(self, network: Network, work: Work, method: PRLC, seed: int) -> None:
-        self._method, self._work, self._seed = method, work, seed
+        self._everybody: Mask = np.ones(work.num_workers, bool)
+        self._schedule = DrawnSchedule(method, work.num_workers, seed)
         self._times = [0.0]
         settings: dict[str, Any] = {
             "bytes_up": work.bytes_up,
@@ -62,12 +63,7 @@ class StepClock:
         self._run_ahead: RunAheadClock | None = None
         self._barrier: BarrierClock | None = None
         if network.run_ahead:
-            self._run_ahead = RunAheadClock(
-                network,
-                P,
-                **settings,
-                schedule=lambda step: (bool(method.due(step)), self._pulls(step)),
-            )
+            self._run_ahead = RunAheadClock(network, P, **settings, schedule=self._schedule)
         else:
             self._barrier = BarrierClock(network, P, **settings)
 
@@ -91,13 +87,9 @@ class StepClock:
             if self._run_ahead is not None:
                 self._times.append(self._run_ahead.finish(step))
             elif self._barrier is not None:
-                everybody = np.ones(self._work.num_workers, np.bool_)
-                pushes = everybody & self._method.due(step)
-                over = self._barrier.step(step, everybody, pushes, self._pulls(step))
-                self._times.append(over)
-
-    def _pulls(self, step: int) -> Mask:
-        return self._method.pulls(self._seed, np.arange(self._work.num_workers), step)
+                push, pulls = self._schedule(step)
+                pushes = self._everybody & push
+                self._times.append(self._barrier.step(step, self._everybody, pushes, pulls))
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ def price(network: Network, work: Work, method: PRLC, seed: int = 0) -> Price:
         return Price(0.0, dict.fromkeys(RESOURCES, 0.0), RESOURCES[0])
     left = {name: part([name]) for name in RESOURCES}
     limit = min(RESOURCES, key=lambda name: left[name])
-    if left[limit] > 1 - _CLEARLY:
+    if left[limit] > 1 - _SAVES_LITTLE:
         alone = {name: part([other for other in RESOURCES if other != name]) for name in RESOURCES}
         limit = max(RESOURCES, key=lambda name: alone[name])
     return Price(mean, {name: mean * left[name] for name in RESOURCES}, limit)

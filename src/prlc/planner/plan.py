@@ -109,7 +109,7 @@ def advise(
         raise ConfigError("Give at least one pull ratio and one learning rate to choose from.")
     if target_loss is not None and not use_trials:
         raise ConfigError("A target loss needs trials: the bounds speak of gradients, not of it.")
-    trials = trials or make_trials(
+    own = make_trials(
         model,
         loss,
         data,
@@ -122,10 +122,13 @@ def advise(
         plan=plan,
         eval_samples=eval_samples,
     )
-    if (trials.job.seed, trials.job.num_workers) != (seed, workers):
+    trials = trials or own
+    if trials.config != own.config:
+        theirs, ours = trials.config.as_json(), own.config.as_json()
+        key = next((k for k in ours if theirs[k] != ours[k]), "plan")
         raise ConfigError(
-            f"The trials to share have {trials.job.num_workers} workers and seed "
-            f"{trials.job.seed}, but the plan is for {workers} and {seed}: make them anew."
+            f"The trials to share have {key} = {theirs.get(key)}, but the plan is for "
+            f"{ours.get(key)}: make them anew with the same settings."
         )
     known, measured = constants, None
     if not isinstance(known, Constants):

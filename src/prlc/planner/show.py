@@ -12,7 +12,7 @@ from rich.table import Table
 from prlc.planner.advice import Advice, Row
 from prlc.planner.cost import RESOURCES
 from prlc.planner.search import SLACK
-from prlc.units import format_bytes, format_seconds
+from prlc.units import format_bytes, format_seconds, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -222,16 +222,10 @@ def plot(advice: Advice, path: Path | str | None = None, title: str | None = Non
     return figure
 
 
-def _unit(longest: float) -> tuple[float, str]:
-    """The unit of time that fits an axis."""
-    units = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "ms"))
-    return next((unit for unit in units if longest >= 2 * unit[0]), (1e-6, "microseconds"))
-
-
 def _draw_time(axes: Axes, advice: Advice) -> str:
     reached = [row for row in advice.rows if row.seconds is not None]
     missed = [row for row in advice.rows if row.seconds is None]
-    scale, unit = _unit(max(row.seconds or 0.0 for row in reached))
+    scale, unit = time_unit(max(row.seconds or 0.0 for row in reached))
     axes.plot(
         [row.pull_ratio for row in reached],
         [(row.seconds or 0.0) / scale for row in reached],
@@ -270,7 +264,7 @@ def _draw_time(axes: Axes, advice: Advice) -> str:
 
 def _draw_step(axes: Axes, advice: Advice) -> str:
     ratios = [row.pull_ratio for row in advice.rows]
-    scale, unit = _unit(max(row.price.seconds_per_step for row in advice.rows))
+    scale, unit = time_unit(max(row.price.seconds_per_step for row in advice.rows))
     axes.plot(
         ratios,
         [row.price.seconds_per_step / scale for row in advice.rows],

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from prlc.config import Config, check_device
+from prlc.config import Config
 from prlc.data import Dataset
 from prlc.engines import Engine, Job, Loss, Plan, Simulator
 from prlc.engines.plan import choose_plan, use_threads
 from prlc.errors import DivergedError
 from prlc.evaluation import Evaluator
+from prlc.jobs import make_job
 from prlc.methods import PRLC
-from prlc.planner.cost import NSGD_TWIN
 
 __all__ = ["OnSteps", "Trial", "Trials"]
 
@@ -104,20 +104,9 @@ class Trials:
     def __init__(
         self, model: nn.Module, loss: Loss, data: Dataset, config: Config, every: int
     ) -> None:
-        device = check_device(config.device)
-        targets = data.train_targets.numpy() if data.num_classes is not None else None
-        job = Job(
-            model=copy.deepcopy(model).to(device),
-            loss=loss,
-            data=dataclasses.replace(data, test_inputs=None, test_targets=None),
-            method=NSGD_TWIN,
-            shards=config.partition.split(targets, data.num_train, config.workers, config.seed),
-            batch_size=config.batch_size,
-            lr=lambda _: math.nan,
-            seed=config.seed,
-            device=device,
-        )
-        self.job, self.every = job, every
+        train_only = dataclasses.replace(data, test_inputs=None, test_targets=None)
+        job = make_job(model, loss, train_only, config)
+        self.config, self.job, self.every = config, job, every
         self._plan = config.plan
         self.scratch = copy.deepcopy(job.model)
         self.steps_trained = 0
