@@ -6,7 +6,7 @@ from torch.nn import functional as F
 import prlc
 
 inputs = torch.randn(2_000, 20, generator=torch.Generator().manual_seed(0))
-targets = (inputs[:, :4].prod(1) > 0).long()
+targets = (inputs[:, :4].sum(1) + inputs[:, 4] * inputs[:, 5] > 0).long()
 model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
 
 comparison = prlc.compare(

@@ -28,6 +28,7 @@ def test_prlc_reaches_nsgds_loss_with_a_tenth_of_the_pulls_and_pr_breaks_first(
         lr=0.01,
         schedule="step:9:0.1",
         eval_every=1125,
+        eval_samples=None,
     ).rows()
     assert nsgd["steps"] == 4500
     assert tenth["train_loss"] == pytest.approx(nsgd["train_loss"], rel=0.01)

@@ -59,7 +59,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_files_that_are_not_json_are_named(tmp_path: Path) -> None:
     train(tmp_path / "r")
     (tmp_path / "r" / "config.json").write_text("{")
-    with pytest.raises(RunError, match=r"config\.json cannot be read"):
+    with pytest.raises(RunError, match=r"config\.json is damaged"):
         train(tmp_path / "r", resume=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +136,80 @@ def test_label_skew_hurts_prlc() -> None:
     assert skewed.summary["train_loss"] > 1.2 * iid.summary["train_loss"]
 
 
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+@pytest.mark.parametrize(
+    ("model", "loss", "reason"),
+    [
+        (nn.Linear(5, 3), F.cross_entropy, "cannot be multiplied"),
+        (nn.Linear(4, 2), F.cross_entropy, "out of bounds"),
+        (nn.Linear(4, 3).double(), F.cross_entropy, "dtype"),
+        (nn.Linear(4, 3), lambda outputs, _: outputs, "shape"),
+        (nn.Linear(4, 3), lambda *_: 1.0, "a float, not a tensor"),
+        (nn.Linear(4, 3).requires_grad_(False), F.cross_entropy, "frozen"),
+        (nn.BatchNorm1d(4), F.cross_entropy, "more than 1 value per channel"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    engine: str, model: nn.Module, loss: prlc.Loss, reason: str, tmp_path: Path
+) -> None:
+    data = (torch.randn(40, 4), torch.arange(40) % 3)
+    settings = {"workers": 4, "steps": 3, "batch_size": 1, "plan": PLAN, "engine": engine}
+    with pytest.raises(prlc.ConfigError, match=f"do not go together.*{reason}"):
+        prlc.train(model, loss, data, folder=tmp_path / "r", **settings)  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([[0, 1], [2, 3]], "made 2 parts, but there are 3 workers"),
+        ([[0], [1], []], "2 has none"),
+        ([[0], [1], [40]], "worker 2 samples numbered 40 to 40, but the data has 0 to 39"),
+    ],
+)
+def test_a_partition_of_ones_own_is_checked(parts: list[list[int]], reason: str) -> None:
+    class Own:
+        def split(self, *_: object) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+            return [np.array(part, np.int64) for part in parts]
+
+    data = (torch.randn(40, 4), torch.arange(40) % 3)
+    with pytest.raises(prlc.DataError, match=reason):
+        prlc.train(nn.Linear(4, 3), F.cross_entropy, data, workers=3, partition=Own(), steps=1)
+
+
+@pytest.mark.parametrize("factory", [torch.optim.LBFGS, lambda _: None])
+def test_optimizers_that_cannot_serve_are_refused(factory: Any) -> None:
+    data = (torch.randn(40, 4), torch.arange(40) % 3)
+    with pytest.raises(prlc.ConfigError, match="optimizer"):
+        prlc.train(
+            nn.Linear(4, 3), F.cross_entropy, data, workers=2, steps=1, optimizer=factory, plan=PLAN
+        )
+
+
+def test_recurrent_and_sparse_modules_train() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 6, sparse=True)
+            self.read = nn.LSTM(6, 5, batch_first=True)
+            self.out = nn.Linear(5, 3)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            states, _ = self.read(self.embed(tokens))
+            output: torch.Tensor = self.out(states[:, -1])
+            return output
+
+    torch.manual_seed(0)
+    model, data = Reader(), (torch.randint(0, 9, (60, 7)), torch.arange(60) % 3)
+    settings: dict[str, Any] = {"workers": 3, "steps": 6, "batch_size": 4, "method": "prlc:0.5"}
+    fast, plain = (
+        prlc.train(model, F.cross_entropy, data, engine=e, plan=PLAN, **settings).model
+        for e in ("simulator", "reference")
+    )
+    for x, y in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_tied_weights_stay_tied() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -171,9 +246,10 @@ def test_a_gpu_gives_the_same_and_resumes(method: prlc.Method, engine: str, tmp_
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
 
 
-def test_evaluation_on_a_part_ends_with_the_whole() -> None:
-    part, whole = train(prlc.NSGD(), eval_samples=100), train(prlc.NSGD())
-    assert part.summary["train_loss"] == whole.summary["train_loss"]
+def test_evaluation_on_a_part_ends_with_all_test_data() -> None:
+    part, whole = train(prlc.NSGD(), eval_samples=100), train(prlc.NSGD(), eval_samples=None)
+    assert part.summary["test_accuracy"] == whole.summary["test_accuracy"]
+    assert part.metrics["test_loss"].iloc[-1] != whole.metrics["test_loss"].iloc[-1]
     assert part.metrics["train_loss"].iloc[-1] != whole.metrics["train_loss"].iloc[-1]
 
 

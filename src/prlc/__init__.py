@@ -6,7 +6,7 @@ result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 from prlc import constants, data, models, planner, theory
 from prlc.api import Comparison, compare, train
 from prlc.data import IID, Dataset, Dirichlet, Shards
-from prlc.engines import Plan
+from prlc.engines import Loss, Plan
 from prlc.errors import (
     CheckpointError,
     ConfigError,
@@ -41,6 +41,7 @@ __all__ = [
     "DivergedError",
     "DownloadError",
     "LocalSGD",
+    "Loss",
     "Method",
     "Network",
     "Plan",

@@ -15,7 +15,7 @@ from prlc.config import Config
 from prlc.data import Dataset, Partition, parse_partition
 from prlc.engines import Loss, Plan
 from prlc.errors import ConfigError
-from prlc.methods import Method, create
+from prlc.methods import Method, parse_method
 from prlc.network import Network
 from prlc.optimizers import OptimizerFactory
 from prlc.runs import RunFolder
@@ -58,7 +58,7 @@ def train(
     model: any module. It is copied, never changed; the trained one is in the result.
     loss: called with the module's output and the targets; gives the mean over the batch.
     data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
-    method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or a name.
+    method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1".
     epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
         `data` has, over all workers.
     lr, schedule: the learning rate, and `constant`, `cosine`, `step:EPOCHS:FACTOR` or a schedule.
@@ -67,14 +67,15 @@ def train(
     partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
     network: what the simulated time is computed for: a preset, a `Network` or settings of one.
     plan: how to compute; measured and remembered if not given.
-    eval_every, eval_samples: how often, and on how much of the training data, to evaluate.
+    eval_every, eval_samples: how often, and on how many samples (None: all), to evaluate. The
+        test accuracy in the summary is always that of all test data.
     folder: where the run is written (see `prlc.runs`); `resume` continues the run that is there.
     """
     data = Dataset.of(data)
     if epochs is None and steps is None:
         epochs = 10.0
     config = Config(
-        method=create(method) if isinstance(method, str) else method,
+        method=parse_method(method) if isinstance(method, str) else method,
         workers=workers,
         batch_size=batch_size,
         epochs=epochs,
@@ -82,7 +83,7 @@ def train(
         schedule=parse_schedule(schedule, lr) if isinstance(schedule, str) else schedule,
         optimizer=optimizer,
         server_optimizer=server_optimizer,
-        partition=parse_partition(partition) if isinstance(partition, str) else partition,
+        partition=_partition(partition),
         network=Network.of(network),
         seed=seed,
         engine=engine,
@@ -146,14 +147,17 @@ def compare(
     loss: Loss,
     data: Any,
     *,
-    methods: Sequence[Method | str],
+    methods: Sequence[Method | str] | Method | str,
     folder: Path | str | None = None,
     on_progress: Callable[[Method, Progress], None] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train the same model on the same data by each of `methods`; `settings` as in `train`."""
     data = Dataset.of(data)
-    chosen = [create(m) if isinstance(m, str) else m for m in methods]
+    given = [methods] if isinstance(methods, str | Method) else methods
+    chosen = [parse_method(m) if isinstance(m, str) else m for m in given]
+    if not chosen:
+        raise ConfigError("Give at least one method to compare.")
     labels = [method.label for method in chosen]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
@@ -178,6 +182,16 @@ def compare(
             )
         )
     return Comparison(results)
+
+
+def _partition(partition: Partition | str) -> Partition:
+    if isinstance(partition, str):
+        return parse_partition(partition)
+    if not callable(getattr(partition, "split", None)):
+        raise ConfigError(
+            f"A partition must be text such as 'iid' or have a method `split`; got {partition!r}."
+        )
+    return partition
 
 
 def slug(label: str) -> str:

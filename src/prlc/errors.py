@@ -49,7 +49,9 @@ class DivergedError(PrlcError):
     def __init__(self, worker: int, step: int, what: str = "loss") -> None:
         self.worker = worker
         self.step = step
-        super().__init__(
-            f"The {what} of worker {worker} is not finite at step {step}: training diverged. "
+        advice = (
             "Lower the learning rate (or raise the pull ratio) and start again."
+            if step > 0
+            else "Nothing was learnt yet: look for values that are not finite in data and model."
         )
+        super().__init__(f"The {what} of worker {worker} is not finite at step {step}. {advice}")

@@ -13,31 +13,31 @@ _BATCH = 2_000  # samples evaluated at once
 
 
 class Evaluator:
-    """Loss and accuracy on the training data (or a fixed part of it) and the test data."""
+    """Loss and accuracy on a fixed part of the training data and of the test data."""
 
     def __init__(self, job: Job, samples: int | None) -> None:
+        """`samples` of each at most; None: all."""
         self._job = job
         data = job.data
-        part = (
-            data if samples is None or samples >= data.num_train else data.take(samples, job.seed)
-        )
-        self._part = part.train_inputs, part.train_targets
-        self._whole = data.train_inputs, data.train_targets
-        self._test = None
+        part = data
+        if samples is not None and samples < data.num_train:
+            part = data.take(samples, job.seed)
+        self._train = part.train_inputs, part.train_targets
+        self._test = self._all_test = None
         if data.test_inputs is not None and data.test_targets is not None:
-            self._test = data.test_inputs, data.test_targets
+            self._all_test = data.test_inputs, data.test_targets
+            self._test = data.test_inputs[:samples], data.test_targets[:samples]
 
     def __call__(self, model: nn.Module) -> Metrics:
-        """Training loss on the part, test loss and test accuracy (None where there is none)."""
-        return self._evaluate(model, self._part)
+        """Training loss, test loss and test accuracy (None where there is none)."""
+        return self._evaluate(model, self._test)
 
-    def whole(self, model: nn.Module) -> Metrics:
-        """The same with all of the training data."""
-        return self._evaluate(model, self._whole)
+    def final(self, model: nn.Module) -> Metrics:
+        """The same with all of the test data."""
+        return self._evaluate(model, self._all_test)
 
-    def _evaluate(self, model: nn.Module, train: tuple[Tensor, Tensor]) -> Metrics:
-        test = self._test
-        train_loss, _ = self._measure(model, *train)
+    def _evaluate(self, model: nn.Module, test: tuple[Tensor, Tensor] | None) -> Metrics:
+        train_loss, _ = self._measure(model, *self._train)
         test_loss, accuracy = self._measure(model, *test) if test else (None, None)
         return {"train_loss": train_loss, "test_loss": test_loss, "test_accuracy": accuracy}
 

@@ -48,6 +48,22 @@ _ELEMENTWISE: tuple[type[Optimizer], ...] = (
 )
 
 
+def make(factory: OptimizerFactory, parameters: Iterable[Tensor]) -> Optimizer:
+    """The optimizer that `factory` makes, if it is one that can be used here."""
+    optimizer = factory(parameters)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            "An optimizer must be a function from parameters to a torch optimizer, but it gave "
+            f"{optimizer!r}."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError(
+            "LBFGS evaluates the loss several times in a step, which workers cannot do here. "
+            "Take an optimizer that needs one gradient a step, such as SGD or AdamW."
+        )
+    return optimizer
+
+
 def is_elementwise(optimizer: Optimizer) -> bool:
     """Whether the optimizer treats every element of a parameter alone."""
     return type(optimizer) in _ELEMENTWISE

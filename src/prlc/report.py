@@ -35,6 +35,7 @@ COLUMNS = (
 # Okabe and Ito's colours, told apart by colour-blind readers too; the dashes serve in grey.
 _COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
 _DASHES = ("-", "--", "-", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 2)))
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 _AXES = (
     ("step", "steps"),
     ("pulls_per_worker", "pulls per worker"),
@@ -60,7 +61,7 @@ def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
         "train_loss": "train\nloss",
         "test_accuracy": "test\naccuracy",
         "pulls_per_worker": "pulls per\nworker",
-        "pull_fraction": "against\nNSGD",
+        "pull_fraction": "of NSGD's\npulls",
         "bytes_up": "bytes\nup",
         "bytes_down": "bytes\ndown",
         "simulated_seconds": "simulated\ntime",
@@ -87,7 +88,7 @@ def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
 _FORMATS: dict[str, Callable[[float], str]] = {
     "train_loss": "{:.4f}".format,
     "test_accuracy": "{:.1%}".format,
-    "pulls_per_worker": "{:,.0f}".format,
+    "pulls_per_worker": lambda pulls: f"{pulls:,.0f}" if pulls >= 100 else f"{pulls:.1f}",
     "pull_fraction": "{:.3f}".format,
     "bytes_up": format_bytes,
     "bytes_down": format_bytes,
@@ -129,8 +130,11 @@ def _draw(axes: Axes, results: Sequence[Result], column: str) -> None:
             result.metrics["train_loss"],
             label=result.summary["method"],
             color=_COLOURS[number % len(_COLOURS)],
-            linestyle=_DASHES[number % len(_DASHES)],
+            linestyle=_DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],
             linewidth=2.6 if number == 0 else 1.7,  # the baseline shows under what lies on it
+            marker=_MARKERS[number % len(_MARKERS)],
+            markevery=(3 + 2 * number, 16),  # apart, so that curves that coincide show
+            markersize=5,
         )
     axes.set_yscale("log")
     axes.grid(alpha=0.3, which="both")

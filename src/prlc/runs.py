@@ -171,10 +171,17 @@ class RunFolder:
         file = self.path / name
         try:
             content = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise RunError(f"{file} cannot be read: {error}.") from None
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror}.") from None
+        except ValueError:
+            content = None
         if not isinstance(content, dict):
-            raise RunError(f"{file} should hold a JSON object, but does not.")
+            advice = (
+                "Delete it and resume: it is written anew."
+                if name == "summary.json"
+                else "Begin the run anew in another folder."
+            )
+            raise RunError(f"{file} is damaged: it should hold a JSON object. {advice}")
         return content
 
     def _write(
@@ -230,7 +237,7 @@ def _load(file: Path) -> dict[str, Any]:
         other = file.with_name("checkpoint.previous.pt")
         hint = (
             f"Delete it to continue from {other.name}."
-            if file.name == "checkpoint.pt" and other.exists()
+            if file.name == "checkpoint.pt" and _is_readable(other)
             else "Begin the run anew in another folder."
         )
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -238,6 +245,14 @@ def _load(file: Path) -> dict[str, Any]:
             f"{file} is damaged or not a checkpoint ({reason[:80]}). {hint}"
         ) from None
     return state
+
+
+def _is_readable(file: Path) -> bool:
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except Exception:  # torch raises many kinds for a damaged file
+        return False
+    return True
 
 
 def _csv(rows: list[dict[str, Any]] | list[Mapping[str, Any]], *, header: bool) -> str:
@@ -267,7 +282,9 @@ def _disk(path: Path) -> Iterator[None]:
             errno.EACCES: "writing there is not allowed",
             errno.EROFS: "the disk is read-only",
         }.get(error.errno or 0, error.strerror or str(error))
-        raise RunError(
-            f"Cannot write to {path}: {what}. What was written before is kept; make room or "
-            "choose another folder, then resume."
-        ) from None
+        advice = (
+            "What was written before is kept; make room, then resume."
+            if (path / "checkpoint.pt").exists()
+            else "Choose another folder."
+        )
+        raise RunError(f"Cannot write to {path}: {what}. {advice}") from None

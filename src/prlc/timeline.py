@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from prlc.clock import Arrival, ArrivalClock, BarrierClock, RunAheadClock
 from prlc.engines.base import Job, StepReport, fixed_seed
+from prlc.errors import ConfigError
 from prlc.methods import Asynchronous, Mask, Scheduled
 from prlc.network import Network
 
@@ -95,13 +96,41 @@ class DrawnSchedule:
 
 
 def flops_per_step(job: Job) -> float:
-    """Floating-point operations of one worker's step: products and convolutions, both ways."""
-    inputs = job.data.train_inputs[: job.batch_size].to(job.device)
-    targets = job.data.train_targets[: job.batch_size].to(job.device)
-    own = {name: p.detach().requires_grad_() for name, p in job.model.named_parameters()}
+    """Floating-point operations of one worker's step: products and convolutions, both ways.
+
+    This is where a model first meets the data, so here it shows if they do not go together.
+    """
+    chosen = torch.arange(min(job.batch_size, job.data.num_train))
+    if job.data.num_classes is not None:  # with the largest class number among the targets
+        chosen[0] = job.data.train_targets.reshape(job.data.num_train, -1).amax(1).argmax()
+    inputs = job.data.train_inputs[chosen].to(job.device)
+    targets = job.data.train_targets[chosen].to(job.device)
+    own = {
+        name: p.detach().requires_grad_(p.requires_grad) for name, p in job.model.named_parameters()
+    }
     buffers = {name: b.clone() for name, b in job.model.named_buffers()}
-    tensors, parameters = {**own, **buffers}, list(own.values())
+    tensors = {**own, **buffers}
+    parameters = [p for p in own.values() if p.requires_grad]
     with FlopCounterMode(display=False) as counter, fixed_seed(job, 0):
-        output = torch.func.functional_call(job.model, tensors, (inputs,))
-        torch.autograd.grad(job.loss(output, targets), parameters, allow_unused=True)
+        try:
+            output = torch.func.functional_call(job.model, tensors, (inputs,))
+            loss: Any = job.loss(output, targets)
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise TypeError(f"the loss is {_described(loss)}")
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        except Exception as error:  # whatever a module may raise
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ConfigError(
+                f"The model, the loss and the data do not go together ({reason[0]}). The model "
+                f"must take inputs of shape {tuple(inputs.shape)} and {inputs.dtype}, and the loss "
+                "must give one number that depends on its parameters."
+            ) from error
     return float(counter.get_total_flops()) * job.batch_size / len(inputs)
+
+
+def _described(loss: object) -> str:
+    if not isinstance(loss, torch.Tensor):
+        return f"a {type(loss).__name__}, not a tensor"
+    if loss.numel() != 1:
+        return f"a tensor of shape {tuple(loss.shape)}, not one number"
+    return "detached from the parameters, or all parameters are frozen"

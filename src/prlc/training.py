@@ -93,6 +93,7 @@ class Training:
         self._evaluator = Evaluator(self._job, config.eval_samples)
         self._eval_every = config.eval_every or max(1, self._steps // 50)
         self._checkpoint_every = config.checkpoint_every or max(1, self._steps // 20)
+        self._timeline = Timeline(self._job, config.network)
         self._batch_losses: list[float] = []
         self._rows: list[dict[str, Any]] = []
         self._wall = 0.0
@@ -109,7 +110,7 @@ class Training:
             return self._run(on_progress)
 
     def _run(self, on_progress: OnProgress | None) -> Result:
-        timeline = Timeline(self._job, self.config.network)
+        timeline = self._timeline
         saved = self._folder.load_checkpoint() if self._folder else None
         engine = self._engine(timeline, saved)
         if saved is None:
@@ -203,7 +204,7 @@ class Training:
 
     def _finish(self, engine: Engine) -> Result:
         last = self._rows[-1]
-        final = self._evaluate(engine, self._evaluator.whole)
+        final = self._evaluate(engine, self._evaluator.final)
         pulls = last["pulls_per_worker"]
         summary = {
             "method": self.config.method.label,

@@ -89,6 +89,10 @@ def test_methods_lists_all_of_them(prlc: Prlc) -> None:
     assert all(name in prlc("methods")[1] for name in names)
 
 
+def test_the_version_is_printed(prlc: Prlc) -> None:
+    assert prlc("--version")[:2] == (0, "prlc 0.1.0\n")
+
+
 @pytest.mark.parametrize(
     ("command", "teaches"),
     [
@@ -131,6 +135,7 @@ def test_help_teaches(prlc: Prlc, command: list[str], teaches: str) -> None:
         (["train", "--device", "cuda:99"], "cuda:99"),
         (["train", "--chunk", "3"], "--chunk and --threads together"),
         (["train", "--resume", "/no/such/run"], "holds no run"),
+        (["train", "--resume", "/no/such/run", "--lr", "0.5"], "keeps all its settings"),
         (["compare", "--resume"], "name its folder with --out"),
         (["compare", "-m", "pr:0"], "pull ratio must lie in (0, 1] but is 0"),
     ],
@@ -139,7 +144,7 @@ def test_bad_input_gets_one_sentence(
     prlc: Prlc, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     out: list[str] = [] if "--resume" in arguments else ["--out", str(tmp_path / "r")]
-    steps = [] if "--steps" in arguments else ["--steps", "3"]
+    steps = [] if {"--steps", "--resume"} & {*arguments} else ["--steps", "3"]
     code, printed, said = prlc(*arguments, *steps, *out)
     assert code == 2
     assert sentence in said.replace("\n", " ")

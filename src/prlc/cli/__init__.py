@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+import prlc
 from prlc.cli.compare import compare
 from prlc.cli.methods import methods
 from prlc.cli.plan import plan
@@ -14,13 +16,25 @@ from prlc.cli.train import train
 from prlc.errors import PrlcError
 
 app = typer.Typer(
-    help="Train one model on many workers that talk to a server as little as possible.",
     epilog="Begin with `prlc compare`: every method on built-in data, in under a minute.",
+    invoke_without_command=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Train one model on many workers that talk to a server as little as possible."""
+    if show:
+        typer.echo(f"prlc {prlc.__version__}")
+        raise typer.Exit
+
+
 app.command()(compare)
 app.command()(train)
 app.command()(methods)

@@ -99,7 +99,10 @@ EvalEvery = Annotated[
 ]
 EvalSamples = Annotated[
     int,
-    typer.Option(help="Training samples evaluated on during the run.", rich_help_panel=_RUN),
+    typer.Option(
+        help="Samples of the training and of the test data to evaluate on (0: all).",
+        rich_help_panel=_RUN,
+    ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for a program to read.", rich_help_panel=_RUN)
@@ -166,7 +169,7 @@ class Request:
             "device": self.device,
             "plan": plan,
             "eval_every": self.eval_every,
-            "eval_samples": self.eval_samples,
+            "eval_samples": self.eval_samples or None,
         }
 
     def typed(self, *names: str) -> str:

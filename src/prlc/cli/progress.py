@@ -38,7 +38,6 @@ class LiveProgress:
         self._shown = 0.0
 
     def __enter__(self) -> LiveProgress:
-        self._bars.start()
         return self
 
     def __exit__(
@@ -47,11 +46,13 @@ class LiveProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._tasks:
+            self._bars.stop()
 
     def update(self, label: str, progress: Progress) -> None:
         """Show how far the run called `label` is."""
-        state = f"loss {progress.loss:7.4f}  pulls {progress.pull_fraction:4.0%} of NSGD's"
+        loss, pulls = f"{progress.loss:.4f}", f"{progress.pull_fraction:.0%}"
+        state = f"batch loss {loss:>7}, {pulls:>4} of NSGD's pulls"
         self.show(label, progress.step, progress.steps, state)
 
     def show(self, label: str, done: int, total: int, state: str = "") -> None:
@@ -60,6 +61,7 @@ class LiveProgress:
         if label in self._tasks and now - self._shown < _REFRESH and done < total:
             return
         self._shown = now
+        self._bars.start()
         if label not in self._tasks:
             self._tasks[label] = self._bars.add_task(f"{label:<16}", total=total, state=state)
         self._bars.update(self._tasks[label], completed=done, total=total, state=state)

@@ -19,6 +19,9 @@ from prlc.methods import create, parse_method
 from prlc.report import rich_table
 from prlc.runs import RunFolder, fresh_folder
 
+_DEFAULT_REQUEST = o.Request(schedule="step")
+_DEFAULTS = ("prlc", None, None, None, None, False)
+
 
 @o.takes_request(schedule="step")
 def train(
@@ -62,6 +65,12 @@ def train(
     """
     if resume is not None:
         moved = request.data_dir
+        own = (method, pull_ratio, every, checkpoint_every, out, tensorboard)
+        if own != _DEFAULTS or dataclasses.replace(request, data_dir=None) != _DEFAULT_REQUEST:
+            raise ConfigError(
+                "A resumed run keeps all its settings: give --resume alone (with --data-dir where "
+                "the data has moved, and --json)."
+            )
         request, options = _typed_before(RunFolder.open(resume))
         if moved is not None:
             request = dataclasses.replace(request, data_dir=moved)

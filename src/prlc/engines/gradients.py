@@ -90,7 +90,8 @@ class Gradients:
         gradients = [next(found) if each.requires_grad else None for each in parameters]
         self.used = [gradient is not None for gradient in gradients]
         pairs = zip(gradients, parameters, strict=True)
-        return [losses.detach(), *(torch.zeros_like(p) if g is None else g for g, p in pairs)]
+        dense = [torch.zeros_like(p) if g is None else g.to_dense() for g, p in pairs]
+        return [losses.detach(), *dense]
 
     def _all_losses(self, tensors: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         outputs = vmap(self._outputs, randomness="different")(tensors, inputs)
@@ -140,7 +141,9 @@ class Gradients:
             with contextlib.suppress(Exception):  # not every module can be traced
                 graph = make_fx(self._plainly, tracing_mode="real")(*example())
                 simplify(graph)
-                same = zip(plain, outcome(graph.forward), strict=True)
+                with torch.inference_mode():  # as it will run
+                    traced = outcome(graph.forward)
+                same = zip(plain, traced, strict=True)
                 if not depends_on_data(graph) and all(_close(a, b) for a, b in same):
                     self.random = is_random(graph)
                     forward: Flat = graph.forward

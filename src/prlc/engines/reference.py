@@ -26,7 +26,7 @@ from prlc.engines.base import (
 )
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Scheduled
-from prlc.optimizers import OptimizerFactory, set_lr
+from prlc.optimizers import OptimizerFactory, make, set_lr
 
 Vector = list[Tensor]  # a model or an update: parameters, then buffers
 
@@ -36,7 +36,7 @@ class Party:
 
     def __init__(self, model: nn.Module, factory: OptimizerFactory | None) -> None:
         self.model = copy.deepcopy(model).train()
-        self.optimizer = factory(self.model.parameters()) if factory else None
+        self.optimizer = make(factory, self.model.parameters()) if factory else None
         self.num_parameters = len(list(model.parameters()))
 
     def tensors(self) -> Vector:
@@ -81,7 +81,7 @@ class Worker(Party):
         loss.backward()  # type: ignore[no-untyped-call]
         if self.optimizer is None:
             gradients = [parameter.grad for parameter in self.model.parameters()]
-            update = [torch.zeros_like(b) if g is None else -lr * g
+            update = [torch.zeros_like(b) if g is None else -lr * g.to_dense()
                       for b, g in zip(before, gradients, strict=False)]  # fmt: skip
         else:
             set_lr(self.optimizer, lr)

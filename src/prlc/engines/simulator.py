@@ -26,6 +26,7 @@ from prlc.engines.updates import WorkerOptimizers
 from prlc.engines.workers import StackedWorkers
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
+from prlc.optimizers import make
 
 _LOOKAHEAD = 64  # steps whose pulls are drawn in one go
 
@@ -56,7 +57,7 @@ class Simulator(Engine):
         if job.server_optimizer is not None:
             own = zip(self._server[:n], self._workers.layouts, strict=False)
             self._leaves = [layout.view(t[None])[0].requires_grad_() for t, layout in own]
-            self._server_optimizer = job.server_optimizer(self._leaves)
+            self._server_optimizer = make(job.server_optimizer, self._leaves)
         if isinstance(job.method, Lazy):
             self._memory = LazyMemory(job.method, self._workers.models[:n])
         if isinstance(job.method, Asynchronous):

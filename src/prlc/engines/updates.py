@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prlc.engines.stack import Layout
-from prlc.optimizers import OptimizerFactory, is_elementwise, set_lr
+from prlc.optimizers import OptimizerFactory, is_elementwise, make, set_lr
 
 
 class WorkerOptimizers:
@@ -46,7 +46,7 @@ class WorkerOptimizers:
         self._per_worker = False
         if factory is None:
             return
-        probe = factory([model.new_zeros(layout.shape).requires_grad_()
+        probe = make(factory, [model.new_zeros(layout.shape).requires_grad_()
                          for model, layout in zip(models, layouts, strict=True)])  # fmt: skip
         self._per_worker = one_by_one or not is_elementwise(probe)
         if self._per_worker:
@@ -60,7 +60,7 @@ class WorkerOptimizers:
                     layout.view(leaf)[0] for layout, leaf in zip(layouts, leaves, strict=True)
                 ]
             self._leaves.append([leaf.requires_grad_() for leaf in leaves])
-            self._optimizers.append(factory(self._leaves[-1]))
+            self._optimizers.append(make(factory, self._leaves[-1]))
 
     def chunk(self, number: int, gradients: list[Tensor], lr: float) -> tuple[list[Tensor], float]:
         """Directions and scale for a whole chunk of workers. The models stay as they are."""
