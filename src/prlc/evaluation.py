@@ -9,7 +9,7 @@ from prlc.engines import Job
 
 Metrics = dict[str, float | None]
 
-_BATCH = 2_000  # samples evaluated at once
+_BATCH = 250  # samples evaluated at once; larger batches of wide layers only cost memory
 
 
 class Evaluator:

@@ -28,7 +28,7 @@ class LiveProgress:
     def __init__(self) -> None:
         self._bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(),
@@ -51,8 +51,8 @@ class LiveProgress:
 
     def update(self, label: str, progress: Progress) -> None:
         """Show how far the run called `label` is."""
-        loss, pulls = f"{progress.loss:.4f}", f"{progress.pull_fraction:.0%}"
-        state = f"batch loss {loss:>7}, {pulls:>4} of NSGD's pulls"
+        loss, pulls = f"{progress.loss:.3f}", f"{progress.pull_fraction:.0%}"
+        state = f"batch loss {loss:>5}, {pulls:>4} of NSGD's pulls"
         self.show(label, progress.step, progress.steps, state)
 
     def show(self, label: str, done: int, total: int, state: str = "") -> None:
@@ -63,7 +63,7 @@ class LiveProgress:
         self._shown = now
         self._bars.start()
         if label not in self._tasks:
-            self._tasks[label] = self._bars.add_task(f"{label:<16}", total=total, state=state)
+            self._tasks[label] = self._bars.add_task(f"{label:<14}", total=total, state=state)
         self._bars.update(self._tasks[label], completed=done, total=total, state=state)
 
 
