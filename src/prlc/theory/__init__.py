@@ -16,6 +16,12 @@ from .asgd_bounds import (
     asgd_step_limit,
 )
 from .constants import Constants
+from .iterations import (
+    asgd_updates,
+    theorem1_iterations,
+    theorem3_iterations,
+    theorem5_iterations,
+)
 from .pr_bounds import (
     pr_bound,
     pr_kappa,
@@ -72,6 +78,7 @@ __all__ = [
     "asgd_equal_work_bound",
     "asgd_equal_work_step_limit",
     "asgd_step_limit",
+    "asgd_updates",
     "moment_matrix",
     "moment_path",
     "moment_source",
@@ -96,6 +103,7 @@ __all__ = [
     "theorem1_a",
     "theorem1_b",
     "theorem1_bound",
+    "theorem1_iterations",
     "theorem1_step_limit",
     "theorem2_bound",
     "theorem2_min_iterations",
@@ -104,9 +112,11 @@ __all__ = [
     "theorem3_bound",
     "theorem3_bracket",
     "theorem3_h",
+    "theorem3_iterations",
     "theorem3_step_limit",
     "theorem5_bound",
     "theorem5_d",
     "theorem5_h",
+    "theorem5_iterations",
     "theorem5_step_limit",
 ]
