@@ -110,25 +110,24 @@ class Training:
             return self._run(on_progress)
 
     def _run(self, on_progress: OnProgress | None) -> Result:
-        timeline = self._timeline
         saved = self._folder.load_checkpoint() if self._folder else None
-        engine = self._engine(timeline, saved)
+        engine = self._engine(saved)
         if saved is None:
-            self._add_row(engine, timeline)
-            self._save(engine, timeline)
+            self._add_row(engine)
+            self._save(engine)
         started = time.perf_counter()
         before = self._wall
         with _stop_between_steps(self._folder is not None) as stop:
             for step in range(engine.steps_done, self._steps):
                 report = engine.step()
-                timeline.record(step, report)
+                self._timeline.record(step, report)
                 self._batch_losses.append(report.loss)
                 done, last = step + 1, step + 1 == self._steps
                 self._wall = before + time.perf_counter() - started
                 if done % self._eval_every == 0 or last:
-                    self._add_row(engine, timeline, report.staleness)
+                    self._add_row(engine, report.staleness)
                 if done % self._checkpoint_every == 0 or last or stop.requested:
-                    self._save(engine, timeline)
+                    self._save(engine)
                 if on_progress is not None:
                     pulls = float(engine.traffic.pulls.mean()) / done
                     on_progress(Progress(done, self._steps, report.loss, pulls))
@@ -138,10 +137,10 @@ class Training:
 
     # -- pieces -----------------------------------------------------------------------------------
 
-    def _engine(self, timeline: Timeline, saved: dict[str, Any] | None) -> Engine:
+    def _engine(self, saved: dict[str, Any] | None) -> Engine:
         """The engine, where the checkpoint left off."""
         done = saved["engine"]["steps_done"] if saved else 0
-        arrivals = timeline.arrivals(done)
+        arrivals = self._timeline.arrivals(done)
         engine: Engine
         if self.config.engine == "reference":
             self._plan = None
@@ -153,19 +152,19 @@ class Training:
             engine = Simulator(self._job, arrivals, self._plan)
         if saved:
             engine.load_state(saved["engine"])
-            timeline.load_state(saved["timeline"])
+            self._timeline.load_state(saved["timeline"])
             self._batch_losses = list(saved["batch_losses"])
             self._rows = list(saved["metrics"])
             self._wall = saved["wall_seconds"]
         return engine
 
-    def _save(self, engine: Engine, timeline: Timeline) -> None:
+    def _save(self, engine: Engine) -> None:
         if self._folder is None:
             return
         self._folder.save_checkpoint(
             {
                 "engine": engine.state(),
-                "timeline": timeline.state(),
+                "timeline": self._timeline.state(),
                 "metrics": self._rows,
                 "plan": asdict(self._plan) if self._plan else None,
                 "batch_losses": self._batch_losses,
@@ -173,7 +172,7 @@ class Training:
             }
         )
 
-    def _add_row(self, engine: Engine, timeline: Timeline, staleness: float | None = None) -> None:
+    def _add_row(self, engine: Engine, staleness: float | None = None) -> None:
         """Evaluate the server's model and note where the run is."""
         step, traffic = engine.steps_done, engine.traffic
         losses = [loss for loss in self._batch_losses if np.isfinite(loss)]
@@ -187,7 +186,7 @@ class Training:
             "pushes_per_worker": float(traffic.pushes.mean()),
             "bytes_up": traffic.bytes_up,
             "bytes_down": traffic.bytes_down,
-            "simulated_seconds": timeline.seconds(),
+            "simulated_seconds": self._timeline.seconds(),
             "staleness": staleness,
         }
         self._batch_losses = []
