@@ -141,8 +141,13 @@ def test_help_teaches(prlc: Prlc, command: list[str], teaches: str) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence(
-    prlc: Prlc, tmp_path: Path, arguments: list[str], sentence: str
+    prlc: Prlc,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    sentence: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     out: list[str] = [] if "--resume" in arguments else ["--out", str(tmp_path / "r")]
     steps = [] if {"--steps", "--resume"} & {*arguments} else ["--steps", "3"]
     code, printed, said = prlc(*arguments, *steps, *out)
@@ -150,6 +155,19 @@ def test_bad_input_gets_one_sentence(
     assert sentence in said.replace("\n", " ")
     assert "Traceback" not in said + printed
     assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_data_file_is_named(prlc: Prlc, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
+        (folder / f"{name}.bin").write_bytes(bytes(3073))
+    out = ["--out", tmp_path / "r"]
+    code, _, said = prlc("train", "--data", "cifar10", "--data-dir", tmp_path, *QUICK, *out)
+    assert code == 2
+    assert "data_batch_1.bin" in said
+    assert "Traceback" not in said
 
 
 def test_a_diverging_run_stops_and_keeps_its_state(prlc: Prlc, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,12 +15,9 @@ from prlc import api
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress, stop
 from prlc.errors import ConfigError, DivergedError, RunError
-from prlc.methods import create, parse_method
+from prlc.methods import Method, create, parse_method
 from prlc.report import rich_table
 from prlc.runs import RunFolder, fresh_folder
-
-_DEFAULT_REQUEST = o.Request(schedule="step")
-_DEFAULTS = ("prlc", None, None, None, None, False)
 
 
 @o.takes_request(schedule="step")
@@ -63,60 +60,67 @@ def train(
 
     `prlc train --resume runs/0001-prlc-logistic-digits`
     """
-    if resume is not None:
-        moved = request.data_dir
-        own = (method, pull_ratio, every, checkpoint_every, out, tensorboard)
-        if own != _DEFAULTS or dataclasses.replace(request, data_dir=None) != _DEFAULT_REQUEST:
-            raise ConfigError(
-                "A resumed run keeps all its settings: give --resume alone (with --data-dir where "
-                "the data has moved, and --json)."
-            )
-        request, options = _typed_before(RunFolder.open(resume))
-        if moved is not None:
-            request = dataclasses.replace(request, data_dir=moved)
-        _run(request, options, resume, True, as_json)
-    else:
-        options = {
-            "method": method,
-            "pull_ratio": pull_ratio,
-            "every": every,
-            "checkpoint_every": checkpoint_every,
-            "tensorboard": tensorboard,
-        }
-        label = f"{api.slug(method)}-{request.model}-{request.data}"
-        with contextlib.nullcontext(out) if out else fresh_folder("runs", label) as folder:
-            _run(request, options, folder, False, as_json)
+    own = _Own(method, pull_ratio, every, checkpoint_every, tensorboard)
+    if resume is None:
+        _run(request, own, out, as_json)
+        return
+    given = dataclasses.replace(request, data_dir=None)
+    if (own, out, given) != (_Own(), None, o.Request(schedule="step")):
+        raise ConfigError(
+            "A resumed run keeps all its settings: give --resume alone (with --data-dir where the "
+            "data has moved, and --json)."
+        )
+    before, own = _typed_before(RunFolder.open(resume))
+    if request.data_dir is not None:
+        before = dataclasses.replace(before, data_dir=request.data_dir)
+    _run(before, own, resume, as_json, resume=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own:
+    """The options of this command alone that decide a run, as they were typed."""
+
+    method: str = "prlc"
+    pull_ratio: float | None = None
+    every: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: bool = False
+
+    def chosen(self) -> Method:
+        method = parse_method(self.method)
+        options = {"pull_ratio": self.pull_ratio, "every": self.every}
+        given = {key: value for key, value in options.items() if value is not None}
+        return create(method.name, **{**method.options(), **given})
 
 
 def _run(
-    request: o.Request, options: dict[str, Any], folder: Path, resume: bool, as_json: bool
+    request: o.Request, own: _Own, out: Path | None, as_json: bool, resume: bool = False
 ) -> None:
-    chosen = parse_method(options["method"])
-    given = {key: options[key] for key in ("pull_ratio", "every") if options[key] is not None}
-    if given:
-        chosen = create(chosen.name, **{**chosen.options(), **given})
+    method = own.chosen()
     settings = request.settings(default_epochs=30.0)
     problem = request.problem()
-    typed = {**dataclasses.asdict(request), **options}
+    typed = {**dataclasses.asdict(request), **dataclasses.asdict(own)}
     typed["data_dir"] = str(request.data_dir) if request.data_dir else None
-    try:
-        with LiveProgress() as live:
-            result = api.train(
-                *problem,
-                method=chosen,
-                folder=folder,
-                resume=resume,
-                checkpoint_every=options["checkpoint_every"],
-                tensorboard=options["tensorboard"],
-                extra_config={"command": typed},
-                on_progress=lambda progress: live.update(chosen.label, progress),
-                **settings,
-            )
-    except KeyboardInterrupt:
-        stop(f"the run is kept. Continue it with: prlc train --resume {folder}")
-    except DivergedError as error:
-        error.args = (f"{error} The last checkpoint is kept in {folder}.",)
-        raise
+    label = f"{api.slug(own.method)}-{request.model}-{request.data}"
+    with contextlib.nullcontext(out) if out else fresh_folder("runs", label) as folder:
+        try:
+            with LiveProgress() as live:
+                result = api.train(
+                    *problem,
+                    method=method,
+                    folder=folder,
+                    resume=resume,
+                    checkpoint_every=own.checkpoint_every,
+                    tensorboard=own.tensorboard,
+                    extra_config={"command": typed},
+                    on_progress=lambda progress: live.update(method.label, progress),
+                    **settings,
+                )
+        except KeyboardInterrupt:
+            stop(f"the run is kept. Continue it with: prlc train --resume {folder}")
+        except DivergedError as error:
+            error.args = (f"{error} The last checkpoint is kept in {folder}.",)
+            raise
     if as_json:
         typer.echo(json.dumps({**result.summary, "folder": str(folder)}, indent=2))
         return
@@ -125,20 +129,19 @@ def _run(
     console.print(f"Run: {folder}", highlight=False, soft_wrap=True)
 
 
-def _typed_before(run: RunFolder) -> tuple[o.Request, dict[str, Any]]:
+def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:
     """The options that a run was begun with."""
     command = run.config().get("command")
-    names = [field.name for field in dataclasses.fields(o.Request)]
-    others = ["method", "pull_ratio", "every", "checkpoint_every", "tensorboard"]
     if not isinstance(command, dict):
         raise ConfigError(
             f"{run.path} was begun by a Python program, not by `prlc train`. Resume it there, with "
             "prlc.train(..., folder=..., resume=True)."
         )
-    if sorted(command) != sorted([*names, *others]):
+    shared, own = ([f.name for f in dataclasses.fields(kind)] for kind in (o.Request, _Own))
+    if sorted(command) != sorted([*shared, *own]):
         raise RunError(
             f"{run.path / 'config.json'} was written by another version of prlc, or changed by "
             "hand: its `command` has other settings than expected."
         )
-    request = o.Request(**{name: command[name] for name in names})
-    return request, {name: command[name] for name in others}
+    request = o.Request(**{name: command[name] for name in shared})
+    return request, _Own(**{name: command[name] for name in own})
