@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 
 from prlc import methods
-from prlc.methods import METHODS, PR, PRLC, Asynchronous, Lazy, LocalSGD, Method, Scheduled, create
+from prlc.methods import (
+    LAGPS,
+    METHODS,
+    NSGD,
+    PR,
+    PRLC,
+    Asynchronous,
+    Lazy,
+    LocalSGD,
+    Method,
+    Scheduled,
+    create,
+)
+
+SCHEDULED = [NSGD(), PR(0.3), PRLC(0.3), PRLC(0.5, every=4), LocalSGD(5)]
 
 
 def test_it_prints_as_it_is_written(any_method: Method) -> None:
@@ -64,11 +78,12 @@ def test_labels_tell_settings_apart() -> None:
     assert PRLC(0.3).label == "PRLC r=0.3"
     assert PRLC(0.5, every=4).label == "PRLC r=0.5, every 4"
     assert LocalSGD(7).label == "Local SGD H=7"
+    assert LAGPS().label == "LAG-PS"
+    assert LAGPS(xi=2.0, smoothness=3.0).label == "LAG-PS xi=2 smoothness=3"
 
 
-def test_who_communicates_is_a_pure_function(any_method: Method) -> None:
-    if not isinstance(any_method, Scheduled):
-        pytest.skip("decided while it runs")
+@pytest.mark.parametrize("any_method", SCHEDULED, ids=repr)
+def test_who_communicates_is_a_pure_function(any_method: Scheduled) -> None:
     workers, steps = np.arange(5), np.arange(40)
     table = any_method.pulls(7, workers, steps[:, None])
     assert table.shape == (40, 5)
