@@ -69,5 +69,5 @@ class Batches:
         # One sort for all: the worker's rank in the high bits keeps the workers apart.
         keys = (rank.astype(np.uint64) << np.uint64(64 - _RANK_BITS)) | (keys >> np.uint64(24))
         place = np.repeat(self._starts[workers], sizes) + within
-        self._order[place] = self._samples[place[np.argsort(keys, kind="stable")]]
+        self._order[place] = self._samples[place[np.argsort(keys)]]
         self._pass[workers] = passes

@@ -13,7 +13,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,8 +59,7 @@ class Job:
         return Traffic(self.num_workers, size, size)
 
 
-@dataclass(frozen=True)
-class StepReport:
+class StepReport(NamedTuple):
     """What happened in one step (for ASGD: in as many arrivals as there are workers)."""
 
     loss: float

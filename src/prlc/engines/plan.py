@@ -61,6 +61,9 @@ def largest_chunk(num_workers: int, bytes_per_worker: int, room: int = _CHUNK_BY
 def use_threads(count: int) -> Iterator[None]:
     """Let torch compute on `count` threads inside the block."""
     before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
     torch.set_num_threads(count)
     try:
         yield

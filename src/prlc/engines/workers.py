@@ -88,7 +88,7 @@ class StackedWorkers:
         if not first <= step < first + count:
             self._look_ahead(step)
             first = step
-        chosen = self._chosen[step - first][chunk.number]
+        chosen = self._chosen[chunk.number][step - first]
         with self._randomness(self._function, step, chunk.rows.start):
             losses, gradients, changes = self._evaluate(self._function, chunk, chosen, computes)
         if not math.isfinite(float(losses.sum())):
@@ -185,7 +185,7 @@ class StackedWorkers:
         taken = self._batches.take(np.arange(P), np.full(P, start), count)
         by_step = taken.reshape(P, count, -1).swapaxes(0, 1).reshape(count, -1)
         sizes = [len(chunk.samples) for chunk in self.chunks]
-        self._chosen = [step.split(sizes) for step in torch.from_numpy(by_step).to(self.job.device)]
+        self._chosen = torch.split(torch.from_numpy(by_step).to(self.job.device), sizes, dim=1)
         self._lookahead = (start, count)
 
     def _chunk(self, number: int, rows: slice) -> Chunk:
