@@ -127,8 +127,10 @@ class Simulator(Engine):
             loss, gradients, changes = self._workers.compute(chunk, step, part)
             losses += loss.cpu()[torch.from_numpy(part)].tolist()
             fresh = self._per_lr(gradients, chunk.rows.start, part, lr)
-            taking_part = torch.from_numpy(part).to(self.job.device)
-            counted = [rows[taking_part] for rows in fresh]
+            counted = fresh
+            if not part.all():  # the other rows mean nothing
+                taking_part = torch.from_numpy(part).to(self.job.device)
+                counted = [rows[taking_part] for rows in fresh]
             self._check([r.sum(0) for r in counted], [lr] * n, fresh, chunk.rows.start, step)
             pushes[chunk.rows] = memory.receive(chunk.rows, fresh, part)
             senders = torch.from_numpy(pushes[chunk.rows]).to(self.job.device)
