@@ -14,6 +14,7 @@ from prlc import report
 from prlc.config import Config
 from prlc.data import Dataset, Partition, parse_partition
 from prlc.engines import Loss, Plan
+from prlc.engines.distributed import Cluster
 from prlc.errors import ConfigError
 from prlc.methods import Method, parse_method
 from prlc.network import Network
@@ -43,6 +44,7 @@ def train(
     seed: int = 0,
     engine: str = "simulator",
     plan: Plan | None = None,
+    cluster: Cluster | None = None,
     device: str = "cpu",
     eval_every: int | None = None,
     eval_samples: int | None = 10_000,
@@ -67,6 +69,8 @@ def train(
     partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
     network: what the simulated time is computed for: a preset, a `Network` or settings of one.
     plan: how to compute; measured and remembered if not given.
+    cluster: how real processes take part (`engine="distributed"`, under torchrun). All of them
+        call this function; rank 0 keeps the folder, and a run that is there goes on.
     eval_every, eval_samples: how often, and on how many samples (None: all), to evaluate. The
         test accuracy in the summary is always that of all test data.
     folder: where the run is written (see `prlc.runs`); `resume` continues the run that is there.
@@ -88,15 +92,19 @@ def train(
         seed=seed,
         engine=engine,
         plan=plan,
+        cluster=cluster or Cluster(),
         device=device,
         eval_every=eval_every,
         eval_samples=eval_samples,
         checkpoint_every=checkpoint_every,
     )
     training = Training(model, loss, data, config)
+    if training.assists:
+        return training.run()
     if folder is None:
         if resume or tensorboard:
             raise ConfigError("To resume a run or to write TensorBoard events, name its folder.")
+        training.announce(finished=None)
         return training.run(on_progress=on_progress)
     described = {
         **config.as_json(),
@@ -105,14 +113,19 @@ def train(
         "data": {"name": data.name, "samples": data.num_train},
         **(extra_config or {}),
     }
-    if resume and (Path(folder) / "config.json").exists():
+    # Who restarts real processes repeats their command, so there the run just goes on.
+    goes_on = resume or engine == "distributed"
+    if goes_on and (Path(folder) / "config.json").exists():
         run = RunFolder.open(folder)
         run.check_config(described)
         if run.finished:
-            return Result.load(run, config.method, model)
+            result = Result.load(run, config.method, model)
+            training.announce(result)
+            return result
     else:
         run = RunFolder.create(folder, described)
     board = BoardWriter(run.path) if tensorboard else None
+    training.announce(finished=None)
     return training.run(run, board, on_progress)
 
 
@@ -134,6 +147,20 @@ class Comparison:
     def plot(self, path: Path | str | None = None, title: str | None = None) -> Any:
         """Loss against steps, pulls and simulated time; saved if a path is given."""
         return report.plot_runs(self.results, path, title)
+
+    def page(
+        self,
+        path: Path | str,
+        title: str = "Comparison",
+        *,
+        lead: str = "",
+        command: str | None = None,
+    ) -> None:
+        """Write one interactive page, with curves, table and settings, that needs no network."""
+        runs = [report.Run.of(result) for result in self.results]
+        series = tuple(report.Series(run.label, (run,)) for run in runs)
+        chart = report.Chart(title, series)
+        report.write_page(Path(path), title, [chart], lead=lead, command=command)
 
     def __getitem__(self, number: int) -> Result:
         return self.results[number]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prlc.data import IID, Partition
+from prlc.engines.distributed.terms import Cluster
 from prlc.engines.plan import Plan
 from prlc.errors import ConfigError
 from prlc.methods import PRLC, Method
@@ -17,7 +18,7 @@ from prlc.network import PRESETS, Network
 from prlc.optimizers import OptimizerFactory
 from prlc.schedules import Constant, Schedule
 
-ENGINES = ("simulator", "reference")
+ENGINES = ("simulator", "reference", "distributed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Config:
     seed: int = 0
     engine: str = "simulator"
     plan: Plan | None = None
+    cluster: Cluster = field(default_factory=Cluster)
     device: str = "cpu"
     eval_every: int | None = None
     eval_samples: int | None = 10_000
@@ -75,6 +77,7 @@ class Config:
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON would hold it."""
+        together = {"cluster": self.cluster.as_json()} if self.engine == "distributed" else {}
         return {
             "method": {"name": self.method.name, **self.method.options()},
             "workers": self.workers,
@@ -91,6 +94,7 @@ class Config:
             "device": self.device,
             "eval_every": self.eval_every,
             "eval_samples": self.eval_samples,
+            **together,
         }
 
 

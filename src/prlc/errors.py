@@ -6,10 +6,13 @@ PrlcError
 │   └── DownloadError    it could not be fetched
 ├── RunError             a run folder cannot be read or written
 │   └── CheckpointError  a checkpoint is damaged or belongs to another run
+├── PeerError            another process of the run hangs or has died
+├── TestbedError         the testbed cannot be made, or what ran on it failed
 └── DivergedError        a loss or an update stopped being finite
 
 Each message says what was expected, what came, and what to do. The command line prints the
-message alone and exits with status 2 (1 for a run that diverged); it never shows a traceback.
+message alone and exits with status 2 (1 for a run that diverged or lost a process); it never shows
+a traceback.
 """
 
 from __future__ import annotations
@@ -39,6 +42,20 @@ class RunError(PrlcError):
 
 class CheckpointError(RunError):
     """A checkpoint is damaged or belongs to another run."""
+
+
+class PeerError(PrlcError):
+    """Another process of the run hangs or has died. Names its rank."""
+
+    exit_code = 1
+
+    def __init__(self, rank: int, message: str) -> None:
+        self.rank = rank
+        super().__init__(message)
+
+
+class TestbedError(PrlcError):
+    """The testbed cannot be made, or what ran on it failed."""
 
 
 class DivergedError(PrlcError):

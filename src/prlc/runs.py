@@ -5,6 +5,7 @@
     checkpoint.pt    the newest state of all workers and the server (checkpoint.previous.pt: before)
     model.pt         the trained model's state_dict, once the run is finished
     summary.json     how it ended, once the run is finished
+    timeline.csv     what each process did when, if a run in real processes recorded it
 
 Files appear whole or not at all: they are written beside their place, flushed to the disk and
 renamed (metrics.csv grows by a row at a time, and is put back to the checkpoint on resume). So a
@@ -18,7 +19,7 @@ import errno
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from prlc.engines.distributed.recorder import Event
 from prlc.errors import CheckpointError, RunError
 
 try:
@@ -115,6 +117,16 @@ class RunFolder:
             return pd.read_csv(file)
         except (OSError, ValueError) as error:
             raise RunError(f"{file} cannot be read as a table: {error}.") from None
+
+    def write_timeline(self, recorded: Sequence[Sequence[Event]]) -> None:
+        """What every worker did when: timeline.csv, in seconds since the first event."""
+        first = min((event[2] for events in recorded for event in events), default=0.0)
+        rows = [
+            {"rank": rank, "step": step, "what": what, "start": start - first, "end": end - first}
+            for rank, events in enumerate(recorded)
+            for step, what, start, end in events
+        ]
+        self._write("timeline.csv", _csv(rows, header=True).encode() if rows else b"")
 
     # -- checkpoints ------------------------------------------------------------------------------
 

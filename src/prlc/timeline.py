@@ -32,9 +32,11 @@ class Timeline:
             "step_seconds": network.compute_seconds(flops_per_step(job)),
             "seed": job.seed,
         }
-        self._job = job
+        self._job, self._network = job, network
+        self._base_seconds: float = settings["step_seconds"]
         self._last_step = -1
         self._seconds = 0.0
+        self._passed = 0  # arrivals of the clock beside real processes
         self._run_ahead: RunAheadClock | None = None
         self._barrier: BarrierClock | None = None
         self._arrivals: ArrivalClock | None = None
@@ -60,12 +62,29 @@ class Timeline:
             self._seconds = self._barrier.step(step, report.computes, pushes, pulls)
         elif report.seconds is not None:
             self._seconds = report.seconds
+        elif self._arrivals is not None:
+            self._run_beside(self._arrivals, step)
+
+    def _run_beside(self, arrivals: ArrivalClock, step: int) -> None:
+        """Real processes do not follow the clock; what it would say of them is told anyway."""
+        P = self._job.num_workers
+        for arrival in islice(arrivals, (step + 1) * P - self._passed):
+            self._seconds = arrival.seconds
+        self._passed = (step + 1) * P
 
     def seconds(self) -> float:
         """How long it took until the server had the model of the last step recorded."""
         if self._run_ahead is not None and self._last_step >= 0:
             self._seconds = self._run_ahead.finish(self._last_step)
         return self._seconds
+
+    def step_seconds(self, worker: int, step: int) -> float:
+        """How long a worker computes at a step."""
+        P, seed = self._job.num_workers, self._job.seed
+        times = self._network.compute_times(
+            seed, worker, np.array([step]), self._base_seconds, num_workers=P
+        )
+        return float(times[0])
 
     def state(self) -> dict[str, float]:
         """What `load_state` needs. Run-ahead and arrivals replay: they depend on nothing else."""

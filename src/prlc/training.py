@@ -22,7 +22,10 @@ from torch import nn
 from prlc.config import Config
 from prlc.data import Dataset
 from prlc.engines import Engine, Loss, Plan, Reference, Simulator
+from prlc.engines.distributed import Distributed, Terms, connect
+from prlc.engines.distributed.connection import Connection
 from prlc.engines.plan import choose_plan, use_threads
+from prlc.errors import ConfigError
 from prlc.evaluation import Evaluator, Metrics
 from prlc.jobs import make_job
 from prlc.methods import Method
@@ -94,6 +97,7 @@ class Training:
         self._eval_every = config.eval_every or max(1, self._steps // 50)
         self._checkpoint_every = config.checkpoint_every or max(1, self._steps // 20)
         self._timeline = Timeline(self._job, config.network)
+        self._connection = self._connect() if config.engine == "distributed" else None
         self._batch_losses: list[float] = []
         self._rows: list[dict[str, Any]] = []
         self._wall = 0.0
@@ -105,6 +109,8 @@ class Training:
         on_progress: OnProgress | None = None,
     ) -> Result:
         """Train to the end, from the folder's checkpoint if there is one."""
+        if self.assists:
+            return self._assist()
         self._folder, self._board = folder, board
         with folder.lock() if folder else contextlib.nullcontext():
             return self._run(on_progress)
@@ -115,9 +121,11 @@ class Training:
         if saved is None:
             self._add_row(engine)
             self._save(engine)
+        engine.begin()
         started = time.perf_counter()
         before = self._wall
-        with _stop_between_steps(self._folder is not None) as stop:
+        catch = self._folder is not None and self._connection is None
+        with _stop_between_steps(catch) as stop:
             for step in range(engine.steps_done, self._steps):
                 report = engine.step()
                 self._timeline.record(step, report)
@@ -133,7 +141,77 @@ class Training:
                     on_progress(Progress(done, self._steps, report.loss, pulls))
                 if stop.requested and not last:
                     raise KeyboardInterrupt
-        return self._finish(engine)
+        result = self._finish(engine)
+        if isinstance(engine, Distributed):
+            self._end(engine, result)
+        return result
+
+    # -- real processes ---------------------------------------------------------------------------
+
+    @property
+    def assists(self) -> bool:
+        """Whether this process only takes part; rank 0 keeps the run."""
+        return self._connection is not None and self._connection.rank != 0
+
+    def _connect(self) -> Connection:
+        config = self.config
+        connection = connect(config.cluster.layout, config.cluster.peer_timeout, self._job.device)
+        workers = len(connection.layout.workers)
+        if workers != config.workers:
+            raise ConfigError(
+                f"There are {connection.layout.num_ranks} processes, so {workers} workers in the "
+                f"{config.cluster.layout} layout, but {config.workers} were asked for. Start as "
+                f"many processes as that takes, or ask for {workers} (--workers {workers})."
+            )
+        return connection
+
+    def _distributed(self) -> Distributed:
+        assert self._connection is not None
+        cluster = self.config.cluster
+        terms = Terms(
+            method=self.config.method,
+            num_workers=self.config.workers,
+            seed=self.config.seed,
+            steps=self._steps,
+            window=cluster.window,
+            on_bad_update=cluster.on_bad_update,
+            lr=self._job.lr,
+            saves=lambda done: done % self._checkpoint_every == 0 and done < self._steps,
+            shows=lambda done: done % self._eval_every == 0 or done == self._steps,
+        )
+        pace = self._timeline.step_seconds if cluster.emulate_compute else None
+        return Distributed(self._job, self._connection, terms, pace, cluster.record_timeline)
+
+    def announce(self, finished: Result | None) -> None:
+        """Tell the other processes whether there is anything left to do."""
+        if self._connection is not None:
+            self._connection.tell_all(finished is None)
+            if finished is not None:
+                self._share(finished)
+
+    def _assist(self) -> Result:
+        """Take part in what rank 0 runs; gives the same result as there."""
+        assert self._connection is not None
+        if self._connection.tell_all(None):
+            engine = self._distributed()
+            engine.assist()
+            engine.end()
+        rows, summary, tensors = self._connection.tell_all(None)
+        self._model.load_state_dict(tensors)
+        self._connection.close()
+        return Result(self.config.method, self._model.to(self._home), _table(rows), summary)
+
+    def _end(self, engine: Distributed, result: Result) -> None:
+        recorded = engine.end()
+        if self._folder is not None and self.config.cluster.record_timeline:
+            self._folder.write_timeline(recorded)
+        self._share(result)
+
+    def _share(self, result: Result) -> None:
+        assert self._connection is not None
+        rows = result.metrics.to_dict("records")
+        self._connection.tell_all((rows, result.summary, result.model.state_dict()))
+        self._connection.close()
 
     # -- pieces -----------------------------------------------------------------------------------
 
@@ -145,6 +223,9 @@ class Training:
         if self.config.engine == "reference":
             self._plan = None
             engine = Reference(self._job, arrivals)
+        elif self.config.engine == "distributed":
+            self._plan = None
+            engine = self._distributed()
         else:
             # The plan decides the order of floating-point operations, so a resumed run keeps it.
             known = Plan(**saved["plan"]) if saved else self.config.plan
@@ -159,7 +240,7 @@ class Training:
         return engine
 
     def _save(self, engine: Engine) -> None:
-        if self._folder is None:
+        if self._folder is None or not engine.can_save:
             return
         self._folder.save_checkpoint(
             {
@@ -189,6 +270,8 @@ class Training:
             "simulated_seconds": self._timeline.seconds(),
             "staleness": staleness,
         }
+        if self._connection is not None:
+            row["wall_seconds"] = self._wall
         self._batch_losses = []
         self._rows.append(row)
         if self._folder:
@@ -221,6 +304,7 @@ class Training:
             "wall_seconds": round(self._wall, 3),
             "engine": self.config.engine,
             "plan": asdict(self._plan) if self._plan else None,
+            **({"bad_updates": engine.bad_updates} if isinstance(engine, Distributed) else {}),
             "torch": torch.__version__,
             "python": platform.python_version(),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +13,11 @@ from rich.console import Console
 
 from prlc import api
 from prlc.cli import options as o
+from prlc.cli.lines import command_line
 from prlc.cli.progress import LiveProgress, stop
 from prlc.errors import ConfigError
 from prlc.methods import parse_method
-from prlc.network import Network
-from prlc.report import rich_table
+from prlc.report import rich_table, save_figure
 from prlc.runs import fresh_folder
 
 DEFAULT_METHODS = [
@@ -46,7 +47,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the runs, the table and the plot (default: runs/NNNN-compare)."
+            help="Folder for the runs, the table, the plot and the page (default: "
+            "runs/NNNN-compare)."
         ),
     ] = None,
     resume: Annotated[
@@ -56,8 +58,9 @@ def compare(
 ) -> None:
     """Train the same model on the same data by every method, and show what each one cost.
 
-    Prints a table (training loss, test accuracy, pulls, bytes, simulated time) and draws the loss
-    against steps, pulls and simulated time.
+    Prints a table (training loss, test accuracy, pulls, bytes, simulated time), draws the loss
+    against steps, pulls and simulated time, and writes report.html: one interactive page that
+    needs no network.
 
     `prlc compare`                                          built-in digits, no network needed
 
@@ -70,6 +73,7 @@ def compare(
     methods = [parse_method(text) for text in method or DEFAULT_METHODS]
     settings = request.settings(default_epochs=60.0)
     problem = request.problem()
+    line = command_line(compare, {"method": method, **dataclasses.asdict(request)})
     with contextlib.nullcontext(out) if out else fresh_folder("runs", "compare") as folder:
         try:
             with LiveProgress() as live:
@@ -78,28 +82,29 @@ def compare(
                     methods=methods,
                     folder=folder,
                     resume=resume,
+                    extra_config={"command": line},
                     on_progress=lambda m, progress: live.update(m.label, progress),
                     **settings,
                 )
         except KeyboardInterrupt:
             stop(f"the runs are kept. Go on with the same command and: --out {folder} --resume")
-        _show(request, comparison, settings["network"], folder, as_json)
+        title, network = request.describe(), f"Simulated network: {settings['network'].describe()}."
+        comparison.table.to_csv(folder / "comparison.csv", index=False)
+        save_figure(comparison.plot(title=title), folder / "comparison")
+        comparison.page(folder / "report.html", title, lead=network, command=line)
+        if as_json:
+            typer.echo(json.dumps(comparison.rows(), indent=2))
+        else:
+            _show(comparison, title, network, folder)
 
 
-def _show(
-    request: o.Request,
-    comparison: api.Comparison,
-    network: Network,
-    folder: Path,
-    as_json: bool,
-) -> None:
-    comparison.table.to_csv(folder / "comparison.csv", index=False)
-    comparison.plot(folder / "comparison.png", request.describe())
-    if as_json:
-        typer.echo(json.dumps(comparison.rows(), indent=2))
-        return
+def _show(comparison: api.Comparison, title: str, network: str, folder: Path) -> None:
     console = Console()
-    console.print(rich_table(comparison.results, request.describe()))
-    console.print(f"Simulated network: {network.describe()}.", highlight=False)
-    console.print(f"Plot: {folder / 'comparison.png'}", highlight=False, soft_wrap=True)
-    console.print(f"Runs: {folder}", highlight=False, soft_wrap=True)
+    console.print(rich_table(comparison.results, title))
+    console.print(network, highlight=False)
+    for name, path in (
+        ("Plot", folder / "comparison.png"),
+        ("Page", folder / "report.html"),
+        ("Runs", folder),
+    ):
+        console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)

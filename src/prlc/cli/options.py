@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from prlc.cli.progress import LiveProgress
+from prlc.config import ENGINES
 from prlc.data import DATASETS, Dataset, load
 from prlc.engines import Loss, Plan
 from prlc.errors import ConfigError
@@ -22,6 +23,7 @@ from prlc.models import MODELS, build
 from prlc.network import PRESETS, Network
 
 _WHAT, _HOW, _NET, _RUN = "What to train", "How to train", "Simulated network", "Running"
+_REAL = "Real processes (--engine distributed, under torchrun)"
 
 Data = Annotated[str, typer.Option(help=f"Data set: {', '.join(DATASETS)}.", rich_help_panel=_WHAT)]
 DataDir = Annotated[
@@ -79,7 +81,7 @@ NetworkSettings = Annotated[
     ),
 ]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="simulator or reference.", rich_help_panel=_RUN)
+    str, typer.Option("--engine", help=f"{', '.join(ENGINES)}.", rich_help_panel=_RUN)
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...", rich_help_panel=_RUN)]
 Chunk = Annotated[
@@ -102,6 +104,45 @@ EvalSamples = Annotated[
     typer.Option(
         help="Samples of the training and of the test data to evaluate on (0: all).",
         rich_help_panel=_RUN,
+    ),
+]
+Layout = Annotated[
+    str,
+    typer.Option(
+        help="Who keeps the global model: server (rank 0) or sharded (every rank a part).",
+        rich_help_panel=_REAL,
+    ),
+]
+Window = Annotated[
+    int,
+    typer.Option(help="How many pushes of a worker may be under way.", rich_help_panel=_REAL),
+]
+PeerTimeout = Annotated[
+    str,
+    typer.Option(
+        help="After how long a silent process counts as hung, e.g. 30s.", rich_help_panel=_REAL
+    ),
+]
+OnBadUpdate = Annotated[
+    str,
+    typer.Option(
+        help="An update that is not finite or misshapen: stop, or skip it.", rich_help_panel=_REAL
+    ),
+]
+RecordTimeline = Annotated[
+    bool,
+    typer.Option(
+        "--record-timeline",
+        help="Write what every worker did when to timeline.csv.",
+        rich_help_panel=_REAL,
+    ),
+]
+EmulateCompute = Annotated[
+    bool,
+    typer.Option(
+        "--emulate-compute",
+        help="Let steps take at least as long as the simulated network says.",
+        rich_help_panel=_REAL,
     ),
 ]
 AsJson = Annotated[

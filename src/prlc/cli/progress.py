@@ -25,7 +25,9 @@ _REFRESH = 0.1  # seconds
 class LiveProgress:
     """A bar per run; on standard error, so that standard output stays clean."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: bool = True) -> None:
+        """`on` is False where several processes would write over each other."""
+        self._on = on
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
@@ -58,6 +60,8 @@ class LiveProgress:
     def show(self, label: str, done: int, total: int, state: str = "") -> None:
         """Show how far the work called `label` is."""
         now = time.monotonic()
+        if not self._on:
+            return
         if label in self._tasks and now - self._shown < _REFRESH and done < total:
             return
         self._shown = now

@@ -14,10 +14,12 @@ from rich.console import Console
 from prlc import api
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress, stop
+from prlc.engines.distributed import Cluster
 from prlc.errors import ConfigError, DivergedError, RunError
 from prlc.methods import Method, create, parse_method
 from prlc.report import rich_table
 from prlc.runs import RunFolder, fresh_folder
+from prlc.units import parse_seconds
 
 
 @o.takes_request(schedule="step")
@@ -47,6 +49,12 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard events into the folder.")
     ] = False,
+    layout: o.Layout = "server",
+    window: o.Window = 4,
+    peer_timeout: o.PeerTimeout = "10min",
+    on_bad_update: o.OnBadUpdate = "stop",
+    record_timeline: o.RecordTimeline = False,
+    emulate_compute: o.EmulateCompute = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Train one model by one method.
@@ -59,8 +67,22 @@ def train(
     `prlc train -m prlc:0.1 --data cifar10 --data-dir DIR --model resnet18 --epochs 90`
 
     `prlc train --resume runs/0001-prlc-logistic-digits`
+
+    `torchrun --nproc-per-node 5 -m prlc train --engine distributed --workers 4 --out runs/real`
     """
-    own = _Own(method, pull_ratio, every, checkpoint_every, tensorboard)
+    own = _Own(
+        method=method,
+        pull_ratio=pull_ratio,
+        every=every,
+        checkpoint_every=checkpoint_every,
+        tensorboard=tensorboard,
+        layout=layout,
+        window=window,
+        peer_timeout=peer_timeout,
+        on_bad_update=on_bad_update,
+        record_timeline=record_timeline,
+        emulate_compute=emulate_compute,
+    )
     if resume is None:
         _run(request, own, out, as_json)
         return
@@ -85,6 +107,22 @@ class _Own:
     every: int | None = None
     checkpoint_every: int | None = None
     tensorboard: bool = False
+    layout: str = "server"
+    window: int = 4
+    peer_timeout: str = "10min"
+    on_bad_update: str = "stop"
+    record_timeline: bool = False
+    emulate_compute: bool = False
+
+    def cluster(self) -> Cluster:
+        return Cluster(
+            layout=self.layout,
+            window=self.window,
+            peer_timeout=parse_seconds(self.peer_timeout),
+            on_bad_update=self.on_bad_update,
+            record_timeline=self.record_timeline,
+            emulate_compute=self.emulate_compute,
+        )
 
     def chosen(self) -> Method:
         method = parse_method(self.method)
@@ -97,14 +135,20 @@ def _run(
     request: o.Request, own: _Own, out: Path | None, as_json: bool, resume: bool = False
 ) -> None:
     method = own.chosen()
-    settings = request.settings(default_epochs=30.0)
+    settings = request.settings(default_epochs=30.0) | {"cluster": own.cluster()}
+    real = request.engine == "distributed"
+    if real and out is None:
+        raise ConfigError(
+            "A run in real processes needs a folder to go on from when it is started again: name "
+            "it with --out."
+        )
     problem = request.problem()
     typed = {**dataclasses.asdict(request), **dataclasses.asdict(own)}
     typed["data_dir"] = str(request.data_dir) if request.data_dir else None
     label = f"{api.slug(own.method)}-{request.model}-{request.data}"
     with contextlib.nullcontext(out) if out else fresh_folder("runs", label) as folder:
         try:
-            with LiveProgress() as live:
+            with LiveProgress(on=not real) as live:
                 result = api.train(
                     *problem,
                     method=method,
@@ -121,6 +165,8 @@ def _run(
         except DivergedError as error:
             error.args = (f"{error} The last checkpoint is kept in {folder}.",)
             raise
+    if result.folder is None:
+        return  # one of several processes; rank 0 has the folder and tells
     if as_json:
         typer.echo(json.dumps({**result.summary, "folder": str(folder)}, indent=2))
         return

@@ -82,6 +82,14 @@ class Engine(ABC):
         self.traffic = job.traffic()
         self._arrivals = arrivals
 
+    def begin(self) -> None:  # noqa: B027 (most engines are ready when they are made)
+        """Get ready for the first step, once the state is loaded."""
+
+    @property
+    def can_save(self) -> bool:
+        """Whether `state` can be had after the step just taken."""
+        return True
+
     def next_arrival(self) -> Arrival:
         """Whose update reaches the server next (asynchronous methods)."""
         if self._arrivals is None:

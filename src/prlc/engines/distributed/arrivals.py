@@ -1,0 +1,174 @@
+"""Keeping the global model for ASGD: every update is applied when it arrives."""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import numpy as np
+
+from prlc.engines.base import StepReport
+from prlc.engines.distributed.keeper import Keeper
+from prlc.engines.distributed.packing import Vector
+from prlc.engines.distributed.wire import Kind, Note
+from prlc.errors import PeerError, PrlcError
+from prlc.methods import Asynchronous
+
+_A_DAY = 86_400.0
+
+
+class AsynchronousKeeper(Keeper):
+    """Applies updates in their true order of arrival; a step is as many as there are workers.
+
+    A checkpoint is a consistent cut: rank 0 asks for it in its answers, a worker gives its state
+    and marks what it pushes from then on, and marked pushes wait until everybody's next is marked.
+    """
+
+    def __init__(self, *given: Any, asks_for_saves: bool) -> None:
+        super().__init__(*given)
+        P = self.terms.num_workers
+        self._asks_for_saves = asks_for_saves
+        self._applied = 0
+        self._missed = np.zeros(P, np.int64)  # updates applied before a worker's last model
+        self._sent: list[Vector] = [self._zeros() for _ in range(P)]
+        self._gone = np.zeros(P, bool)
+        self._wanted = self._saved = 0
+        self._held: list[tuple[int, Note]] = []
+        self._released: deque[tuple[int, Note]] = deque()
+        self._arrived: queue.Queue[tuple[int, Note | PrlcError]] = queue.Queue()
+        self._heard = np.full(P, time.monotonic())
+        self._listeners = ThreadPoolExecutor(P, "listener")
+        self._losses: list[float] = []
+        self._staleness: list[int] = []
+        self._pushes = np.zeros(P, np.int64)
+        self._pulls = np.zeros(P, np.int64)
+
+    def begin(self) -> None:
+        for worker in range(self.terms.num_workers):
+            self._listen(worker)
+
+    def step(self, step: int) -> StepReport | None:
+        P, steps = self.terms.num_workers, self.terms.steps
+        while self._applied < (step + 1) * P and not self._gone.all():
+            self._take(*self._next())
+        if self._gone.all() and steps is None:
+            return None
+        if step + 1 == steps:
+            while not self._gone.all():
+                self._dismiss(*self._next())
+        elif self._asks_for_saves and self.terms.saves(step + 1):
+            self._wanted += 1
+            while self._saved < self._wanted and not self._gone.any():
+                self._take(*self._next())
+        return self._report()
+
+    def _next(self) -> tuple[int, Note]:
+        """The next push, in the order of arrival."""
+        if self._released:
+            return self._released.popleft()
+        try:
+            worker, note = self._arrived.get(timeout=self._wire.patience)
+        except queue.Empty:
+            raise self._silence() from None
+        if isinstance(note, PrlcError):
+            raise note
+        self._heard[worker] = time.monotonic()
+        waiting = ~self._gone
+        waiting[[held for held, _ in self._held]] = False
+        if (self._heard[waiting] < time.monotonic() - self._wire.patience).any():
+            raise self._silence()
+        return worker, note
+
+    def _silence(self) -> PeerError:
+        silent = int(np.argmin(np.where(self._gone, math.inf, self._heard)))
+        rank, patience = self._ranks[silent], self._wire.patience
+        return self._wire.explain(rank, "its next update", patience, TimeoutError())
+
+    def _take(self, worker: int, note: Note) -> None:
+        if note.kind is Kind.BYE:
+            self._gone[worker] = True
+            self._release()
+        elif note.save > self._saved and not self._gone.any():
+            self._held.append((worker, note))
+            if len(self._held) == self.terms.num_workers:
+                self._saved = note.save
+                self._on_save()
+                self._release()
+        else:
+            self._apply_arrival(worker, note)
+
+    def _release(self) -> None:
+        """Those that were held back come next."""
+        self._released.extend(self._held)
+        self._held = []
+
+    def _apply_arrival(self, worker: int, note: Note) -> None:
+        P, step = self.terms.num_workers, self._applied // self.terms.num_workers
+        method = cast(Asynchronous, self.terms.method)
+        update = self._inbox.update(worker, "its update") if note.kind is Kind.UPDATE else []
+        if self._accepts(note, update, worker, step):
+            staleness = self._applied - int(self._missed[worker])
+            share = method.share(staleness, P)
+            self._apply([share * flat for flat in update])
+            self._staleness.append(staleness)
+            self._pushes[worker] += 1
+        self._applied += 1
+        self._missed[worker] = self._applied
+        self._losses.append(note.loss)
+        self._pulls[worker] += 1
+        self._outbox.settle(worker)
+        for copy, flat in zip(self._sent[worker], self.shard.values, strict=True):
+            copy.copy_(flat.detach())  # the next arrival changes the model while this one travels
+        now = self._applied // P
+        self._outbox.answer(worker, Note(Kind.GO, now, save=self._wanted))
+        self._outbox.model(worker, self._sent[worker])
+        self._listen(worker)
+
+    def _dismiss(self, worker: int, note: Note) -> None:
+        """Too late: the update did travel, but the run is over."""
+        self._gone[worker] = True
+        if note.kind is Kind.UPDATE:
+            self._inbox.update(worker, "its update")
+            self._pushes[worker] += 1
+        if note.kind is not Kind.BYE:
+            self._outbox.answer(worker, Note(Kind.OVER, self.terms.steps or 0))
+
+    def _listen(self, worker: int) -> None:
+        """Wait for the worker's next note beside everything else."""
+        self._inbox.expect(worker)
+
+        def wait() -> None:
+            try:
+                note: Note | PrlcError = self._inbox.note(worker, "its next update", _A_DAY)
+            except PrlcError as error:
+                note = error
+            self._arrived.put((worker, note))
+
+        self._listeners.submit(wait)
+
+    def _report(self) -> StepReport:
+        loss = float(np.mean(self._losses)) if self._losses else math.nan
+        staleness = float(np.mean(self._staleness)) if self._staleness else None
+        report = StepReport(
+            loss, self._pushes > 0, self._pushes, self._pulls, staleness=staleness
+        )  # fmt: skip
+        self._pushes, self._pulls = np.zeros_like(self._pushes), np.zeros_like(self._pulls)
+        self._losses, self._staleness = [], []
+        return report
+
+    def close(self) -> None:
+        super().close()
+        self._listeners.shutdown()
+
+    def state(self) -> dict[str, Any]:
+        counts = {"applied": self._applied, "missed": self._missed.tolist()}
+        return super().state() | counts
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._applied = state["applied"]
+        self._missed[:] = state["missed"]

@@ -1,0 +1,125 @@
+"""Joining the processes that torchrun started."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from prlc.engines.distributed.terms import Layout
+from prlc.engines.distributed.wire import Wire
+from prlc.errors import ConfigError
+
+_LOOK_AT_PARENT = 0.5  # seconds
+
+
+@dataclass(frozen=True)
+class Connection:
+    """This process among the others."""
+
+    layout: Layout
+    wire: Wire
+    sums: dist.ProcessGroup | None
+    """The process group in which keepers of shards add up; None where there is one keeper."""
+    device: torch.device
+    """Where payload must be when it leaves."""
+    leaves: bool
+    """Whether to leave torch.distributed at the end, having joined it."""
+
+    @property
+    def rank(self) -> int:
+        return self.wire.rank
+
+    def tell_all(self, content: Any) -> Any:
+        """What rank 0 says, on every rank."""
+        box = [content]
+        with self._together():
+            dist.broadcast_object_list(box, 0, self.wire.control)
+        return box[0]
+
+    def gather(self, content: Any) -> list[Any]:
+        """What every rank says, on rank 0."""
+        box = [None] * self.layout.num_ranks
+        with self._together():
+            dist.gather_object(content, box if self.rank == 0 else None, 0, self.wire.control)
+        return box
+
+    def check_same(self, what: str, value: str) -> None:
+        """Refuse to begin if a rank differs from rank 0 in something all must agree on."""
+        values: list[str] = [""] * self.layout.num_ranks
+        with self._together():
+            dist.all_gather_object(values, value, self.wire.control)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise ConfigError(
+                    f"All processes must have the same {what}, but {self.wire.names[rank]} has "
+                    f"{other}, and rank 0 has {values[0]}. Start all with the same settings."
+                )
+
+    def close(self) -> None:
+        """Part when everybody has come this far."""
+        with self._together():
+            dist.barrier(self.wire.control)
+        if self.leaves:
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Something that all do at the same time."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.wire.explain(0, "all processes", self.wire.patience, error) from None
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and the number of all, as torchrun says."""
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "The distributed engine needs processes that torchrun started. Begin the command with: "
+            "torchrun --nproc-per-node 5 ..."
+        ) from None
+
+
+def connect(layout: str, patience: float, device: torch.device) -> Connection:
+    """Join the other processes."""
+    rank, num_ranks = world()
+    arranged = Layout(layout, num_ranks)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _end_with_parent()
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    patient = timedelta(seconds=max(patience, 300.0))  # starting takes its time
+    joined = dist.is_initialized()  # by the user's own script
+    if not joined:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=patient)
+    data = dist.new_group(timeout=patient)
+    control = dist.new_group(backend="gloo", timeout=patient)
+    several = len(arranged.owners) > 1
+    sums = dist.new_group(backend="gloo", timeout=patient) if several else None
+    wire = Wire(rank, patience, arranged.names(), data, control)
+    payload_on = device if on_gpu else torch.device("cpu")
+    return Connection(arranged, wire, sums, payload_on, leaves=not joined)
+
+
+def _end_with_parent() -> None:
+    """End when torchrun is gone: nobody else would, and the run is to be started anew."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_AT_PARENT)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()

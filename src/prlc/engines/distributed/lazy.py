@@ -1,0 +1,150 @@
+"""Keeping the global model for LAG: old gradients serve until fresh ones are worth their way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prlc.engines.base import StepReport
+from prlc.engines.distributed.keeper import Keeper
+from prlc.engines.distributed.packing import Vector, distance_sq, is_finite
+from prlc.engines.distributed.wire import Kind, Note
+from prlc.errors import DivergedError
+from prlc.methods import Lazy, Mask
+
+
+class LazyKeeper(Keeper):
+    """Knows every worker's last gradient, and for LAG-PS the model that each has."""
+
+    def __init__(self, *given: Any, add_over_shards: Callable[[Tensor], None]) -> None:
+        """`add_over_shards` turns the sums over this shard into sums over the whole model."""
+        super().__init__(*given)
+        P = self.terms.num_workers
+        self._method = cast(Lazy, self.terms.method)
+        self._add_over_shards = add_over_shards
+        self._gradients: list[Vector | None] = [None] * P
+        self._seen = [self._copy() for _ in range(P)]  # the parameters that each worker has
+        self._history: list[float] = []
+        self._smoothness = np.full(P, self._method.initial_smoothness())
+        self._moved_sq = np.zeros(P)
+        self._asked = np.ones(P, bool)
+        self._lr = math.nan
+
+    def begin(self) -> None:
+        for worker in np.flatnonzero(self._asked).tolist():
+            self._inbox.expect(worker)
+
+    def step(self, step: int) -> StepReport | None:
+        P = self.terms.num_workers
+        computes = self._asked.copy()
+        pushes, losses = np.zeros(P, bool), []
+        changes, buffers = np.full(P, math.nan), []
+        for worker in np.flatnonzero(computes).tolist():
+            what = f"its gradient of step {step}"
+            note = self._inbox.note(worker, what)
+            losses.append(note.loss)
+            self._lr = note.lr
+            update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []
+            if note.kind is not Kind.NOTHING and self._accepts(note, update, worker, step):
+                pushes[worker] = True
+                of_parameters, of_buffers = self.shard.split(update)
+                changes[worker] = self._remember(worker, [u / note.lr for u in of_parameters])
+                buffers.append([flat.clone() for flat in of_buffers])
+        self._outbox.settle_all()
+        moved_sq = self._move(step, buffers)
+        pulls = self._decide(changes, moved_sq)
+        self._hand_to(pulls, step)
+        if self.terms.saves(step + 1):
+            self._on_save()
+        loss = float(np.mean(losses)) if losses else math.nan
+        return StepReport(loss, computes, pushes, pulls)
+
+    def _remember(self, worker: int, gradient: Vector) -> float:
+        """Keep a worker's gradient; how far it is from the one before, squared, in this shard."""
+        old, self._gradients[worker] = self._gradients[worker], gradient
+        return math.nan if old is None else distance_sq(gradient, old)
+
+    def _move(self, step: int, buffers: list[Vector]) -> float:
+        """Step along the mean of all known gradients; gives the squared length in this shard."""
+        lr = self.terms.lr(step) if self.terms.lr else self._lr
+        self._lr = lr
+        total = self._zeros()
+        parameters, means = self.shard.split(total)
+        for gradient in self._gradients:
+            for flat, part in zip(parameters, gradient or [], strict=gradient is not None):
+                flat.add_(part)
+        if not is_finite(total):
+            raise DivergedError(0, step, "sum of gradients with that")
+        for flat in parameters:
+            flat.mul_(lr).div_(self.terms.num_workers)
+        for pushed in buffers:  # an old change of a running mean does not serve again
+            for flat, part in zip(means, pushed, strict=True):
+                flat.add_(part / len(buffers))
+        before = self._copy()
+        self._apply(total)
+        return distance_sq(self.shard.split(self.shard.values)[0], before)
+
+    def _decide(self, changes: Any, moved_sq: float) -> Mask:
+        """Who is to pull: LAG-PS's trigger (15b). In LAG-WK everybody."""
+        P, method = self.terms.num_workers, self._method
+        parameters, _ = self.shard.split(self.shard.values)
+        distances = [distance_sq(parameters, seen) for seen in self._seen]
+        sums = torch.tensor([moved_sq, *distances, *np.nan_to_num(changes)], dtype=torch.float64)
+        self._add_over_shards(sums)
+        moved_sq, distance, change = float(sums[0]), sums[1 : P + 1], sums[P + 1 :]
+        self._history = [*self._history, moved_sq / self._lr**2][-method.window :]
+        if not method.asked_by_server:
+            return np.ones(P, bool)
+        known = torch.from_numpy(self._smoothness)
+        refined = method.refine(known, change, torch.from_numpy(self._moved_sq))
+        self._smoothness = np.where(np.isnan(changes), self._smoothness, refined.numpy())
+        history = torch.tensor(self._history, dtype=torch.float64)
+        pulls: Mask = method.worthwhile(
+            distance, torch.from_numpy(self._smoothness), history
+        ).numpy()
+        self._moved_sq = np.where(pulls, distance.numpy(), self._moved_sq)
+        self._asked = pulls
+        return pulls
+
+    def _hand_to(self, pulls: Mask, step: int) -> None:
+        """Send the model to those who pull. LAG-PS's workers must be told; others know."""
+        last = step + 1 == self.terms.steps
+        save = int(self.terms.saves(step + 1))
+        for worker in range(self.terms.num_workers):
+            asked = bool(pulls[worker])
+            if self._method.asked_by_server and (asked or last or save):
+                kinds = (Kind.LAST if asked else Kind.OVER) if last else (
+                    Kind.GO if asked else Kind.WAIT
+                )  # fmt: skip
+                self._outbox.answer(worker, Note(kinds, step + 1, save=save))
+            if asked:
+                self._outbox.model(worker, self.shard.values)
+                self._seen[worker] = self._copy()
+                if not last:
+                    self._inbox.expect(worker)
+
+    def _copy(self) -> Vector:
+        return [flat.detach().clone() for flat in self.shard.split(self.shard.values)[0]]
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "gradients": self._gradients,
+            "seen": self._seen,
+            "history": self._history,
+            "smoothness": self._smoothness.tolist(),
+            "moved_sq": self._moved_sq.tolist(),
+            "asked": self._asked.tolist(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._gradients, self._seen = state["gradients"], state["seen"]
+        self._history = state["history"]
+        self._smoothness = np.array(state["smoothness"])
+        self._moved_sq = np.array(state["moved_sq"])
+        self._asked = np.array(state["asked"])
