@@ -9,17 +9,30 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-EXAMPLES = sorted((PROJECT / "examples").glob("*.py"))
+EXAMPLES = PROJECT / "examples"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(example: Path, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+def test_comparing_an_own_model(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "compare_own_model.py")]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "PRLC" in run.stdout
     assert (tmp_path / "comparison.png").exists()
+
+
+@pytest.mark.parametrize(("layout", "workers"), [("sharded", 3), ("server", 2)])
+def test_an_own_loop_under_torchrun(layout: str, workers: int, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"),
+        *(str(EXAMPLES / "torchrun_own_loop.py"), "--layout", layout, "--checkpoint", "own"),
+    ]
+    for again in (False, True):  # started again, it goes on from its checkpoint
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert f"{workers} workers: test accuracy" in run.stdout, again
+        accuracy = float(run.stdout.split("accuracy ")[1].rstrip("%\n"))
+        assert accuracy > 80
+    assert (tmp_path / "own" / "checkpoint.pt").exists()
 
 
 def test_the_benchmark_prints_its_tables() -> None:

@@ -7,12 +7,15 @@ from prlc import constants, data, models, planner, theory
 from prlc.api import Comparison, compare, train
 from prlc.data import IID, Dataset, Dirichlet, Shards
 from prlc.engines import Loss, Plan
+from prlc.engines.distributed import Cluster
+from prlc.engines.distributed.team import Team, TeamWorker, join
 from prlc.errors import (
     CheckpointError,
     ConfigError,
     DataError,
     DivergedError,
     DownloadError,
+    PeerError,
     PrlcError,
     RunError,
 )
@@ -31,6 +34,7 @@ __all__ = [
     "PR",
     "PRLC",
     "CheckpointError",
+    "Cluster",
     "Comparison",
     "ConfigError",
     "Constant",
@@ -44,6 +48,7 @@ __all__ = [
     "Loss",
     "Method",
     "Network",
+    "PeerError",
     "Plan",
     "PrlcError",
     "Progress",
@@ -51,9 +56,12 @@ __all__ = [
     "RunError",
     "Shards",
     "StepDecay",
+    "Team",
+    "TeamWorker",
     "compare",
     "constants",
     "data",
+    "join",
     "models",
     "planner",
     "theory",

@@ -145,13 +145,15 @@ class RunFolder:
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The newest checkpoint, or None if none was written. Puts metrics.csv back to it."""
+        state = self.newest_checkpoint()
+        self.keep_metrics(state["metrics"] if state else [])
+        return state
+
+    def newest_checkpoint(self) -> dict[str, Any] | None:
         for name in ("checkpoint.pt", "checkpoint.previous.pt"):
             file = self.path / name
             if file.exists():
-                state = _load(file)
-                self.keep_metrics(state["metrics"])
-                return state
-        self.keep_metrics([])
+                return _load(file)
         return None
 
     # -- the end ----------------------------------------------------------------------------------

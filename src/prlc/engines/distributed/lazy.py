@@ -14,7 +14,7 @@ from prlc.engines.base import StepReport
 from prlc.engines.distributed.keeper import Keeper
 from prlc.engines.distributed.packing import Vector, distance_sq, is_finite
 from prlc.engines.distributed.wire import Kind, Note
-from prlc.errors import DivergedError
+from prlc.errors import ConfigError, DivergedError
 from prlc.methods import Lazy, Mask
 
 
@@ -47,6 +47,11 @@ class LazyKeeper(Keeper):
         for worker in np.flatnonzero(computes).tolist():
             what = f"its gradient of step {step}"
             note = self._inbox.note(worker, what)
+            if note.kind is Kind.BYE:
+                raise ConfigError(
+                    f"Worker {worker} stopped at step {note.step} of {self.terms.steps}. With "
+                    f"{self._method.label}, go on until step() returns False."
+                )
             losses.append(note.loss)
             self._lr = note.lr
             update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []

@@ -258,10 +258,11 @@ class Member:
 
     # -- the end, and a new beginning -------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Say goodbye, and take the final model (where the number of steps was left open)."""
-        for owner in self._owners:
-            self._note(Note(Kind.BYE, self.next_step), owner)
+    def finish(self, says_goodbye: bool) -> None:
+        """Take the final model, having said goodbye unless the run was over before."""
+        if says_goodbye:
+            for owner in self._owners:
+                self._note(Note(Kind.BYE, self.next_step), owner)
         self._pull(self.next_step, "the final model, after step")
         self.flush()
 

@@ -110,7 +110,7 @@ class Node:
         assert self.keeper is not None
         self.saved = None
         report = self.keeper.step(step)
-        if report is None or self.terms.shows(step + 1):
+        if report is not None and self.terms.shows(step + 1):
             self.show()
         return report
 
