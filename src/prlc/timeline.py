@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -112,6 +113,37 @@ class DrawnSchedule:
             self._pulls = self._method.pulls(self._seed, self._workers, steps)
             self._start = step
         return bool(self._method.due(step)), self._pulls[step - self._start]
+
+
+def replay(job: Job, network: Network, steps: Sequence[int]) -> list[float]:
+    """When so many steps of the job would be over, for each of `steps` in their order.
+
+    For methods whose communication does not depend on what is learnt: scheduled ones and
+    asynchronous ones.
+    """
+    timeline, P = Timeline(job, network), job.num_workers
+    arrivals = timeline.arrivals()
+    everybody: Mask = np.ones(P, bool)
+    schedule = None
+    if arrivals is None:
+        assert isinstance(job.method, Scheduled)
+        schedule = DrawnSchedule(job.method, P, job.seed)
+
+    def report(step: int) -> StepReport:
+        if schedule is not None:
+            due, pulls = schedule(step)
+            return StepReport(math.nan, everybody, everybody & due, pulls)
+        assert arrivals is not None
+        *_, last = islice(arrivals, P)
+        return StepReport(math.nan, everybody, everybody, everybody, last.seconds)
+
+    done, times = 0, []
+    for wanted in steps:
+        for step in range(done, wanted):
+            timeline.record(step, report(step))
+        done = wanted
+        times.append(timeline.seconds())
+    return times
 
 
 def flops_per_step(job: Job) -> float:

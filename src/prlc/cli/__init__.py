@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,9 @@ import prlc
 from prlc.cli.compare import compare
 from prlc.cli.methods import methods
 from prlc.cli.plan import plan
+from prlc.cli.report import report
+from prlc.cli.reproduce import reproduce
+from prlc.cli.testbed import bed
 from prlc.cli.train import train
 from prlc.errors import PrlcError
 
@@ -39,6 +43,9 @@ app.command()(compare)
 app.command()(train)
 app.command()(methods)
 app.command()(plan)
+app.command()(report)
+app.command()(reproduce)
+app.command("testbed")(bed)
 
 
 def main() -> None:
@@ -47,7 +54,8 @@ def main() -> None:
     try:
         app()
     except PrlcError as error:
-        console.print(f"[bold red]error:[/bold red] {_plain(error)}", highlight=False)
+        who = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
+        console.print(f"[bold red]error{who}:[/bold red] {_plain(error)}", highlight=False)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         console.print("Interrupted.")

@@ -161,7 +161,8 @@ def _run(
                     **settings,
                 )
         except KeyboardInterrupt:
-            stop(f"the run is kept. Continue it with: prlc train --resume {folder}")
+            again = "the same command" if real else f"prlc train --resume {folder}"
+            stop(f"the run is kept. Continue it with: {again}")
         except DivergedError as error:
             error.args = (f"{error} The last checkpoint is kept in {folder}.",)
             raise

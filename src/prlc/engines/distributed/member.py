@@ -43,9 +43,9 @@ class Member:
         self._free: deque[Vector] = deque(packing.zeros() for _ in range(terms.window))
         self._leaving: deque[tuple[Vector, list[Pending]]] = deque()
         self._loose: list[Pending] = []  # other messages under way
-        self._update = packing.zeros()  # of a step at which nothing is pushed
         merges = isinstance(terms.method, Scheduled) and terms.method.period > 1
-        self._unsent = packing.zeros() if merges else []
+        self._update = packing.zeros() if merges else []  # of one step, and ...
+        self._unsent = packing.zeros() if merges else []  # ... the sum of those not yet pushed
         self._losses: list[float] = []  # since the last push
         self._bad = 0  # updates since the last push that were not usable
         self._num_updates = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -157,14 +158,22 @@ class Node:
 
 
 def in_background(work: Callable[[], None], name: str) -> threading.Thread:
-    """Run one half of a rank that is worker and keeper; if it fails, the process does."""
+    """Run one half of a rank that is worker and keeper; if it fails, the process does.
+
+    The other half would wait in vain, and torchrun acts on processes.
+    """
 
     def guarded() -> None:
         try:
             work()
         except PrlcError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            rank = dist.get_rank()
+            print(f"error (rank {rank}): {error}", file=sys.stderr, flush=True)
             os._exit(error.exit_code)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
 
     thread = threading.Thread(target=guarded, daemon=True, name=name)
     thread.start()

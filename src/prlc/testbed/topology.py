@@ -1,0 +1,140 @@
+"""Which nodes a testbed has, what they are called and how fast they are joined: pure data.
+
+    server ─┐
+    w00 ────┤
+    w01 ────┼─ bridge (in a namespace of its own, where all limits are)
+    ...     │
+    wNN ────┘
+
+Addresses are written with three digits in each changing part, so that they sort as text in the
+order of ranks: torchrun numbers its nodes in the order of their addresses as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prlc.errors import ConfigError
+from prlc.units import format_bandwidth, format_seconds
+
+PREFIX = "prlc"
+INTERFACE = "net0"  # of every node, towards the bridge
+NETWORK = "10.85.0.0/16"  # of all nodes; a namespace's addresses meet nobody else's
+HEADERS = 14 + 20 + 32  # of one frame: Ethernet, IPv4, TCP with timestamps
+
+_SLOW_SHARE = 500e3  # bytes/s
+_MOST_WORKERS = 500  # a bridge has at most 1,023 ports
+_NAME = re.compile(r"[a-z0-9]{1,16}")
+
+
+@dataclass(frozen=True)
+class Node:
+    """The server (rank 0) or a worker (rank 1 and up)."""
+
+    name: str
+    rank: int
+    namespace: str
+    address: str
+
+    @property
+    def port(self) -> str:
+        """The bridge's end of the node's link."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A server and its workers. Bandwidth in payload bytes/s, latency in seconds, one way.
+
+    With `half_duplex` the bandwidth is one budget for both directions; otherwise each has it.
+    `loss` is the share of packets that get lost, in either direction.
+    """
+
+    name: str
+    workers: int = 20
+    bandwidth: float = 100e6
+    half_duplex: bool = False
+    latency: float = 0.0
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        for setting, (expected, holds) in _RULES.items():
+            value = getattr(self, setting)
+            if not holds(value):
+                raise ConfigError(
+                    f"The testbed's {setting} should be {expected}, but is {value!r}."
+                )
+
+    def describe(self) -> str:
+        """For a title."""
+        shared = "for both directions" if self.half_duplex else "each way"
+        latency = f", {format_seconds(self.latency)} latency" if self.latency else ""
+        loss = f", {self.loss:.2%} loss" if self.loss else ""
+        speed = format_bandwidth(self.bandwidth)
+        return f"{self.workers} workers, server {speed} {shared}{latency}{loss}"
+
+    @property
+    def mtu(self) -> int:
+        """Long packets have few headers (0.7%) and cost little time to handle.
+
+        Where a worker's share is slow they are too long: while others have their turn, TCP would
+        take them for lost.
+        """
+        return 9000 if self.bandwidth / self.workers >= _SLOW_SHARE else 1500
+
+    @property
+    def frame(self) -> int:
+        """Bytes of a full packet on the wire, headers included."""
+        return 14 + self.mtu
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The server, then the workers."""
+        names = ["server", *(f"w{i:02d}" for i in range(self.workers))]
+        return tuple(
+            Node(name, rank, self.namespace(name), address(rank)) for rank, name in enumerate(names)
+        )
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (self.namespace("bridge"), *(node.namespace for node in self.nodes))
+
+    def namespace(self, part: str) -> str:
+        return f"{PREFIX}-{self.name}-{part}"
+
+
+def address(rank: int) -> str:
+    return f"10.85.{100 + rank // 100}.{100 + rank % 100}"
+
+
+def owner_of(namespace: str) -> str | None:
+    """The name of the testbed that a namespace would belong to, going by what it is called."""
+    match = re.fullmatch(rf"{PREFIX}-({_NAME.pattern})-(?:bridge|server|w\d{{2,3}})", namespace)
+    return match[1] if match else None
+
+
+def _number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": (
+        "1 to 16 lower-case letters and digits",
+        lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None,
+    ),
+    "workers": (
+        f"a whole number from 1 to {_MOST_WORKERS}",
+        lambda v: type(v) is int and 1 <= v <= _MOST_WORKERS,
+    ),
+    "bandwidth": (
+        "a finite number of bytes/s, 100,000 or more",
+        lambda v: _number(v) and v >= 100e3,
+    ),
+    "half_duplex": ("true or false", lambda v: isinstance(v, bool)),
+    "latency": ("a number of seconds from 0 to 10", lambda v: _number(v) and 0 <= v <= 10),
+    "loss": ("a fraction from 0 up to, but not, 1", lambda v: _number(v) and 0 <= v < 1),
+}

@@ -1,0 +1,122 @@
+"""Real links: bandwidth, equal shares, one budget, loss, and no way out.
+
+These are tests of limits, not of speed; bounds are loose since machines are busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from prlc.testbed import Testbed as Bed
+from prlc.testbed import shell
+
+from .machine import connect, downs, goodput, inside, on_a_real_machine, ups
+
+pytestmark = on_a_real_machine
+
+SPEED = 5e6
+
+
+def assert_shared(measure: Callable[[], list[float]], total: float = SPEED) -> None:
+    """Never more than the bandwidth; all of it, in equal shares, once the machine has the time."""
+    for _ in range(5):
+        rates = measure()
+        assert sum(rates) < 1.1 * total
+        if sum(rates) > 0.85 * total and max(rates) < 1.5 * min(rates):
+            return
+    raise AssertionError(f"{sum(rates):.3g} of {total:.3g} bytes/s, shared as {rates}")
+
+
+def test_each_direction_has_the_bandwidth_in_equal_shares() -> None:
+    with Bed(workers=6, bandwidth=SPEED) as bed:
+        assert_shared(lambda: goodput(ups(bed)))
+        assert_shared(lambda: goodput(downs(bed)))
+
+
+def test_directions_do_not_take_from_each_other() -> None:
+    with Bed(workers=3, bandwidth=SPEED) as bed:
+        assert_shared(lambda: goodput([*ups(bed), *downs(bed)]), total=2 * SPEED)
+
+
+def test_half_duplex_shares_one_budget_between_the_directions() -> None:
+    with Bed(workers=3, bandwidth=SPEED, half_duplex=True) as bed:
+        assert_shared(lambda: goodput([*ups(bed), *downs(bed)]))
+
+
+@pytest.mark.parametrize("half_duplex", [False, True])
+def test_a_worker_alone_has_all_of_it(half_duplex: bool) -> None:
+    with Bed(workers=4, bandwidth=SPEED, half_duplex=half_duplex) as bed:
+        alone = bed.workers[2]
+        assert_shared(lambda: goodput([connect(alone, bed.server)], seconds=0.6))
+        assert_shared(lambda: goodput([connect(bed.server, alone)], seconds=0.6))
+
+
+def test_after_a_pause_small_messages_do_not_travel_for_free() -> None:
+    with Bed(workers=4, bandwidth=1e6) as bed:
+        pairs = ups(bed)
+        for sender, _ in pairs:
+            sender.sendall(bytes(50_000))
+        rates = goodput(pairs, warm_up=0.0, seconds=0.6)
+        assert sum(rates) < 1.25e6
+
+
+def test_the_link_counts_payload_and_headers() -> None:
+    with Bed(workers=2, bandwidth=SPEED) as bed:
+        first, second = bed.workers
+        sender, receiver = connect(first, bed.server)
+        with sender, receiver:
+            for _ in range(20):
+                sender.sendall(bytes(50_000))
+                receiver.recv(50_000, socket.MSG_WAITALL)
+        received, sent = bed.interface_bytes(bed.server)
+        assert 1_007_000 < received < 1_020_000
+        assert 0 < sent < 20_000
+        assert bed.interface_bytes(first) == (sent, received)
+        assert bed.interface_bytes(second) == (0, 0)
+
+
+def test_packets_get_lost_by_chance() -> None:
+    with Bed(workers=1, loss=0.2) as bed:
+        for source, target in (bed.nodes, bed.nodes[::-1]):
+            sink = inside(target, lambda: socket.socket(type=socket.SOCK_DGRAM))
+            tap = inside(source, lambda: socket.socket(type=socket.SOCK_DGRAM))
+            with sink, tap:
+                sink.bind((target.address, 9))
+                sink.setblocking(False)
+                arrived = 0
+                for _ in range(2000):
+                    tap.sendto(b"?", (target.address, 9))
+                    try:
+                        arrived += len(sink.recv(1))
+                    except BlockingIOError:
+                        continue
+                sink.settimeout(0.3)
+                try:
+                    while True:
+                        arrived += len(sink.recv(1))
+                except TimeoutError:
+                    pass
+            assert 1450 < arrived < 1750  # 1600 with a standard deviation of 18
+
+
+def talk_to_oneself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.create_connection(listener.getsockname()).close()
+
+
+def test_there_is_no_way_out() -> None:
+    before = shell.run(["ip", "link"])
+    with Bed(workers=1) as bed:
+        assert shell.run(["ip", "link"]) == before, "the machine's own links were touched"
+        for node in bed.nodes:
+            routes = shell.run(["ip", "-n", node.namespace, "route", "show"]).splitlines()
+            assert [route.split()[0] for route in routes] == ["10.85.0.0/16"]
+            out = inside(node, lambda: socket.socket(type=socket.SOCK_DGRAM))
+            with out, pytest.raises(OSError, match="unreachable") as refused:
+                out.connect(("192.0.2.1", 9))
+            assert refused.value.errno == errno.ENETUNREACH
+            inside(node, talk_to_oneself)

@@ -1,0 +1,92 @@
+"""`prlc testbed` as a person uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prlc.testbed import shell
+
+from .machine import on_a_real_machine
+
+Prlc = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records and runs of the test's own."""
+    monkeypatch.setattr("prlc.testbed.records.FOLDER", tmp_path / "records")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--workers", "0"], "workers should be a whole number from 1 to 500, but is 0"),
+        (["--bandwidth", "fast"], "Expected a bandwidth such as"),
+        (["--bandwidth", "0"], "bandwidth should be a finite number"),
+        (["--latency", "soon"], "Expected a time such as"),
+        (["--loss", "200%"], "loss should be a fraction from 0 up to, but not, 1, but is 2.0"),
+        (["--loss", "much"], "Expected a share such as"),
+        (["--loss", "1%2"], "Expected a share such as"),
+    ],
+)
+def test_bad_settings_are_one_sentence(
+    prlc: Prlc, folder: Path, options: list[str], sentence: str
+) -> None:
+    code, out, said = prlc("testbed", *options, "--", "true")
+    assert code == 2
+    assert out == ""
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_without_root_nothing_happens(
+    prlc: Prlc, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for arguments in (["--", "true"], ["--clean"]):
+        code, _, said = prlc("testbed", *arguments)
+        assert code == 2
+        assert "needs root" in said
+        assert said.count("\n") == 1
+    code, out, _ = prlc("testbed", "--check")
+    assert code == 1
+    assert "run it as root" in out
+    assert list((folder / "runs").iterdir()) == []
+
+
+@on_a_real_machine
+def test_check_says_what_there_is(prlc: Prlc) -> None:
+    code, out, _ = prlc("testbed", "--check")
+    assert code == 0
+    for part in ("root", "tc", "htb", "ifb", "netem"):
+        assert part in out
+
+
+@on_a_real_machine
+def test_clean_says_what_it_did(prlc: Prlc, folder: Path) -> None:
+    (folder / "records").mkdir()
+    (folder / "records" / "testbed-gone.json").write_text(
+        '{"name": "gone", "pid": 1, "started": -1}'
+    )
+    code, out, _ = prlc("testbed", "--clean")
+    assert code == 0
+    assert "Removed the testbed gone.\n" in out
+    assert list((folder / "records").iterdir()) == []
+
+
+@on_a_real_machine
+def test_a_command_runs_on_every_node_under_torchrun(prlc: Prlc, folder: Path) -> None:
+    show = 'echo "rank $RANK of $WORLD_SIZE"'
+    code, out, said = prlc("testbed", "-w", "1", "--half-duplex", "--", "sh", "-c", show)
+    assert code == 0, said
+    assert out == "rank 0 of 2\n"
+    assert "1 workers, server 100 MB/s for both directions; logs in runs/0001-testbed" in said
+    assert "rank 1 of 2\n" in (folder / "runs" / "0001-testbed" / "w00.log").read_text()
+    assert not [name for name in shell.namespaces() if str(folder) in name]
+    assert list((folder / "records").iterdir()) == []
