@@ -1,83 +1,195 @@
-"""Run cases one after another in real processes: python run_cases.py LAYOUT WORKERS CASES OUT.
+"""Run cases in real processes: python -m distributed.run_cases FOLDER.
 
-Forks after the imports, which take longer than anything else here. CASES is a JSON list of settings
-for `prlc.train`; rank 0 writes what came out to OUT.
+Forks after the imports, which take longer than anything else here. FOLDER/cases.json lists the
+cases; what became of each is in a folder of its name.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import socket
+import signal
 import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 import prlc
+from prlc import cli
+from prlc.data import load_digits
 from prlc.engines.distributed import Cluster
 
-
-def problem(kind: str = "bn") -> tuple[nn.Module, Any, Any]:
-    """A small model and data, the same in every process."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(400, 12, generator=generator, dtype=torch.float64)
-    targets = (inputs @ torch.randn(12, 4, generator=generator, dtype=torch.float64)).argmax(1)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        norm = nn.BatchNorm1d(16) if kind == "bn" else nn.Identity()
-        model = nn.Sequential(nn.Linear(12, 16), norm, nn.Tanh(), nn.Linear(16, 4)).double()
-    return model, F.cross_entropy, (inputs, targets)
+from . import trouble
+from .problems import outcome, problem, settings
 
 
-def settings(case: dict[str, Any], workers: int) -> dict[str, Any]:
-    usual = {"workers": workers, "batch_size": 10, "steps": 60, "lr": 0.2, "eval_every": 20}
-    return {**usual, **case}
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run: of `prlc.train` with `settings`, or of a command line."""
+
+    name: str
+    layout: str = "server"
+    workers: int = 4
+    processes: int | None = None
+    """How many, if not as many as that takes."""
+    model: str = "bn"
+    other_model: str | None = None
+    """What the last rank has instead."""
+    other_settings: dict[str, Any] = field(default_factory=dict)
+    """What the last rank is told besides."""
+    seed_by_rank: bool = False
+    """Whether the first weights differ."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """A `folder` is within that of all cases."""
+    cluster: dict[str, Any] = field(default_factory=dict)
+    command: list[str] | None = None
+    trouble: dict[str, Any] | None = None
+    """What `trouble.make` is told. Started again, who does not go on but begins anew shall die."""
+    starts: int = 1
+    """How often, while it fails, it is started."""
+    again: bool = False
+    """Whether to start it once more when it has gone well."""
+    limit: float = 120.0
+    """Seconds until a start counts as hung."""
+
+    @property
+    def world(self) -> int:
+        return self.processes or self.workers + (self.layout == "server")
 
 
-def outcome(result: prlc.Result) -> dict[str, Any]:
-    state = result.model.state_dict()
-    return {
-        "tensors": {name: t for name, t in state.items() if t.is_floating_point()},
-        "summary": {k: v for k, v in result.summary.items() if k not in ("torch", "python")},
-        "metrics": result.metrics.to_dict("list"),
+def _keep_store() -> int:
+    """Start the process in which all ranks find each other; gives its id.
+
+    It has a port that the system chose and that nobody else can take meanwhile.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writing, str(store.port).encode())
+        signal.pause()
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": os.read(reading, 10).decode(),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
     }
+    os.close(reading)
+    os.close(writing)
+    return child
 
 
-def run_rank(layout: str, workers: int, cases: list[dict[str, Any]], out: Path) -> None:
-    outcomes = []
-    for case in cases:
-        given = settings(case, workers)
-        kind = given.pop("model", "bn")
-        cluster = Cluster(layout=layout, peer_timeout=30.0, **given.pop("cluster", {}))
-        result = prlc.train(*problem(kind), engine="distributed", cluster=cluster, **given)
-        outcomes.append(outcome(result))
-    if os.environ["RANK"] == "0":
-        torch.save(outcomes, out)
+class Start:
+    """All ranks of a case, started once."""
+
+    def __init__(self, case: Case, folder: Path, number: int) -> None:
+        self.case, self.number = case, number
+        self.codes: dict[int, int | str] = {}
+        self._since = time.monotonic()
+        folder = folder / case.name
+        folder.mkdir(exist_ok=True)
+        self._store = _keep_store()
+        os.environ["WORLD_SIZE"] = str(case.world)
+        self._pids = []
+        for rank in range(case.world):
+            child = os.fork()
+            if child == 0:
+                _be_rank(case, folder, rank, number)
+            self._pids.append(child)
+
+    def poll(self) -> bool:
+        """Whether it is over: all have ended but those who were stopped, or it took too long."""
+        for rank, pid in enumerate(self._pids):
+            if self.codes.get(rank) in (None, "stopped"):
+                found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+                if found and os.WIFSTOPPED(status):
+                    self.codes[rank] = "stopped"
+                elif found:
+                    self.codes[rank] = os.waitstatus_to_exitcode(status)
+        late = time.monotonic() - self._since > self.case.limit
+        if len(self.codes) < len(self._pids) and not late:
+            return False
+        for rank, pid in enumerate(self._pids):
+            if self.codes.get(rank) in (None, "stopped"):
+                _kill(pid)
+                self.codes.setdefault(rank, "hung")
+        _kill(self._store)
+        return True
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _be_rank(case: Case, folder: Path, rank: int, number: int) -> None:
+    """In a forked process: do a rank's part; if that fails, end as any program does."""
+    os.environ["RANK"] = str(rank)
+    said = os.open(folder / f"{number}-{rank}.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    if case.trouble is not None:
+        anew = {"what": "die", "step": 3} if number > 0 else {}
+        trouble.make(**case.trouble | anew)
+    if case.command is not None:
+        sys.argv = ["prlc", *case.command]
+        cli.main()
+        sys.exit(0)
+    model, told = case.model, case.settings
+    if rank == case.world - 1:
+        model, told = case.other_model or model, told | case.other_settings
+    given = settings(told, case.workers)
+    cluster = Cluster(**{"layout": case.layout, "peer_timeout": 60.0, **case.cluster})
+    try:
+        result = prlc.train(
+            *problem(model, seed=1 + rank * case.seed_by_rank),
+            engine="distributed",
+            cluster=cluster,
+            **given,
+        )
+    except prlc.PrlcError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        sys.exit(error.exit_code)
+    torch.save(outcome(result), folder / f"outcome-{rank}.pt")
+    os._exit(0)  # taking an interpreter down properly takes longer than the run
+
+
+def _warm_up() -> None:
+    """Let everything be imported that is imported late, before there are many of us."""
+    usual = settings({"steps": 1, "eval_every": 1, "method": "nsgd"}, 1)
+    for optimizer in ("sgd", "momentum"):
+        prlc.train(*problem("bn"), engine="reference", optimizer=optimizer, **usual)
+    load_digits()
+    gc.collect()
+    gc.freeze()  # or every process looks at all of that at its end
 
 
 def main() -> None:
-    layout, workers, cases, out = sys.argv[1:]
-    world = int(workers) + (layout == "server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            os.environ["RANK"] = str(rank)
-            torch.set_num_threads(1)
-            dist.init_process_group("gloo")  # once for all cases
-            run_rank(layout, int(workers), json.loads(cases), Path(out))
-            sys.exit(0)
-        children.append(child)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+    folder = Path(sys.argv[1])
+    os.chdir(folder)  # where runs are to be written
+    given = json.loads((folder / "cases.json").read_text())
+    waiting = [Case(**case) for case in given["cases"]]
+    torch.set_num_threads(1)
+    _warm_up()
+    running: list[Start] = []
+    ended: dict[str, list[dict[int, int | str]]] = {case.name: [] for case in waiting}
+    while waiting or running:
+        while waiting and len(running) < given["at_once"]:
+            running.append(Start(waiting.pop(0), folder, 0))
+        for start in [start for start in running if start.poll()]:
+            running.remove(start)
+            codes = ended[start.case.name]
+            codes.append(start.codes)
+            failed, once = any(start.codes.values()), len(codes) == 1
+            if (failed and len(codes) < start.case.starts) or (start.case.again and once):
+                running.append(Start(start.case, folder, len(codes)))
+        time.sleep(0.01)
+    (folder / "codes.json").write_text(json.dumps(ended))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def bed(
     lr: o.LearningRate = Task.lr,
     steps: Annotated[int, typer.Option(min=2, help="How long, in steps.")] = Task.steps,
     seed: o.Seed = Task.seed,
+    window: o.Window = Task.window,
     workers: Annotated[int, typer.Option("--workers", "-w", help="Number of workers.")] = 20,
     bandwidth: Annotated[
         str, typer.Option(help="Of the server's link, in payload: 100MB/s, 1Gbit/s.")
@@ -94,7 +95,7 @@ def bed(
         _clean()
     else:
         made = make_testbed(workers, bandwidth, half_duplex, latency, loss)
-        task = Task(model, data, data_dir, batch_size, lr, steps, seed)
+        task = Task(model, data, data_dir, batch_size, lr, steps, seed, window)
         with nullcontext(out) if out else fresh_folder("runs", "testbed") as folder:
             if command:
                 run_on(made, command, folder, max_restarts)

@@ -71,6 +71,8 @@ class Finding:
 
     measured: str
     outcome: Outcome
+    short: str = "not judged"
+    """The figure that decides, for a table with little room."""
     numbers: dict[str, float] = field(default_factory=dict)
 
 
@@ -84,7 +86,7 @@ def slower_start(nsgd: Series, prlc: Series, stage: float) -> Finding:
         return _unjudged("the first stage has no evaluations")
     outcome = _graded(quotient.mean, holds=SLOWER, in_part=1.0)
     text = f"mean loss of the first stage {quotient} times NSGD's"
-    return Finding(text, outcome, _numbers("loss_ratio", quotient))
+    return Finding(text, outcome, f"{quotient.mean:.2f}", _numbers("loss_ratio", quotient))
 
 
 def same_floor(nsgd: Series, prlc: Series) -> Finding:
@@ -96,7 +98,7 @@ def same_floor(nsgd: Series, prlc: Series) -> Finding:
         return _unjudged("NSGD's final loss is zero")
     outcome = _graded(-quotient.mean, holds=-FLOOR, in_part=-NEAR_FLOOR)
     text = f"final loss {_mean(prlc):.4f} against NSGD's {_mean(nsgd):.4f}"
-    return Finding(text, outcome, _numbers("loss_ratio", quotient))
+    return Finding(text, outcome, f"{quotient.mean:.2f}", _numbers("loss_ratio", quotient))
 
 
 def half_the_pulls(nsgd: Series, prlc: Series) -> Finding:
@@ -119,7 +121,7 @@ def half_the_pulls(nsgd: Series, prlc: Series) -> Finding:
     elif quotient.mean <= SAVES_PULLS:
         outcome = Outcome.IN_PART
     text = f"{quotient} of NSGD's pulls until within {CLOSE:.0%} of its final loss"
-    return Finding(text, outcome, _numbers("pull_ratio", quotient))
+    return Finding(text, outcome, f"{quotient.mean:.2f}", _numbers("pull_ratio", quotient))
 
 
 def lag_saves_nothing(nsgd: Series, lag: Series) -> Finding:
@@ -136,7 +138,7 @@ def lag_saves_nothing(nsgd: Series, lag: Series) -> Finding:
     text = (
         f"{quotient} of NSGD's pulls; final loss {_mean(lag):.4f} against NSGD's {_mean(nsgd):.4f}"
     )
-    return Finding(text, outcome, _numbers("pull_ratio", quotient))
+    return Finding(text, outcome, f"{quotient.mean:.2f}", _numbers("pull_ratio", quotient))
 
 
 def gap_shrinks(by_ratio: Sequence[Series], stage: float, stages: int) -> Finding:
@@ -166,7 +168,8 @@ def gap_shrinks(by_ratio: Sequence[Series], stage: float, stages: int) -> Findin
         f"gap {first:.3f} in the first stage ({first / levels[0][0]:.0%} of NSGD's loss), "
         f"{last:.3f} in the last"
     )
-    return Finding(text, outcome, {"first_gap": first, "last_gap": last, "nsgd": levels[0][0]})
+    numbers = {"first_gap": first, "last_gap": last, "nsgd": levels[0][0]}
+    return Finding(text, outcome, f"{first:.2f}, then {last:.2f}", numbers)
 
 
 def compensation(prlc: Series, pr: Series) -> Finding:
@@ -174,15 +177,14 @@ def compensation(prlc: Series, pr: Series) -> Finding:
     if diverged(prlc):
         return _unjudged(f"{prlc.label} diverged")
     if diverged(pr):
-        return Finding(
-            f"{pr.label} diverged, {prlc.label} ends at {_mean(prlc):.4f}", Outcome.HOLDS
-        )
+        text = f"{pr.label} diverged, {prlc.label} ends at {_mean(prlc):.4f}"
+        return Finding(text, Outcome.HOLDS, "diverged")
     quotient = ratio(final_losses(pr), final_losses(prlc))
     if quotient is None:
         return _unjudged("PRLC's final loss is zero")
     outcome = _graded(quotient.mean, holds=FAR_WORSE, in_part=WORSE)
     text = f"final loss {_mean(pr):.4f} against PRLC's {_mean(prlc):.4f}: {quotient} times"
-    return Finding(text, outcome, _numbers("loss_ratio", quotient))
+    return Finding(text, outcome, f"{quotient.mean:.2f}", _numbers("loss_ratio", quotient))
 
 
 def time_of_asgd(asgd: Series, run_ahead: Series, barrier: Series) -> Finding:
@@ -219,7 +221,8 @@ def time_of_asgd(asgd: Series, run_ahead: Series, barrier: Series) -> Finding:
         **_numbers("run_ahead_epochs", ahead_end),
         **_numbers("barrier_epochs", wait_end),
     }
-    return Finding(text, judge_times(ahead.mean, wait.mean), numbers)
+    short = f"{ahead.mean:.2f}; for the same epochs {ahead_end.mean:.2f}"
+    return Finding(text, judge_times(ahead.mean, wait.mean), short, numbers)
 
 
 def judge_times(run_ahead: float, barrier: float) -> Outcome:

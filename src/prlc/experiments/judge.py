@@ -91,7 +91,8 @@ def judge_clock_only(figure: Figure) -> list[Judged]:
         numbers = {"run_ahead_seconds": ahead, "barrier_seconds": wait, "asgd_seconds": other}
         outcome = claims.judge_times(ahead / other, wait / other)
         setting = f"ResNet-18, clock only, {DUPLEX[clock]}"
-        finding = Finding(text, outcome, numbers)
+        short = f"{ahead / other:.2f}, with a barrier {wait / other:.2f}"
+        finding = Finding(text, outcome, short, numbers)
         found.append(Judged(figure.name, "time-of-asgd", "clock", setting, finding))
     return found
 

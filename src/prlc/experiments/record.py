@@ -121,5 +121,6 @@ def _verdict(judged: Judged) -> dict[str, Any]:
         "setting": judged.setting,
         "measured": judged.finding.measured,
         "outcome": str(judged.finding.outcome),
+        "short": judged.finding.short,
         "numbers": judged.finding.numbers,
     }

@@ -38,6 +38,7 @@ class Task:
     lr: float = 0.05
     steps: int = 20
     seed: int = 0
+    window: int = Cluster.window
 
     def options(self) -> list[str]:
         """As `prlc train` takes them."""
@@ -99,7 +100,7 @@ def predict(bed: Testbed, method: str, task: Task, compute: Sequence[float] | An
         latency=limits.latency,
         step_seconds=float(np.mean(compute)),
         spread=float(np.std(compute) / np.mean(compute)),
-        window=Cluster.window + 1,  # one more push is on its way into the server's buffer
+        window=task.window + 1,  # one more push is on its way into the server's buffer
     )
     data = load(task.data, task.data_dir)
     config = Config(

@@ -7,6 +7,7 @@ keeper.py       who keeps the global model, for each family of methods in
                 scheduled.py, lazy.py, arrivals.py; inbox.py is what it expects and sends
 node.py         one rank: keeper, worker or both   recorder.py what a worker did when
 engine.py       runs a job                         team.py     for a script of one's own
+background.py   threads beside the main one
 """
 
 from prlc.engines.distributed.connection import connect

@@ -6,13 +6,13 @@ import math
 import queue
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
 
 from prlc.engines.base import StepReport
-from prlc.engines.distributed.keeper import Keeper
+from prlc.engines.distributed.background import Beside
+from prlc.engines.distributed.keeper import Keeper, mean_loss
 from prlc.engines.distributed.packing import Vector
 from prlc.engines.distributed.wire import Kind, Note
 from prlc.errors import PeerError, PrlcError
@@ -26,6 +26,7 @@ class AsynchronousKeeper(Keeper):
 
     A checkpoint is a consistent cut: rank 0 asks for it in its answers, a worker gives its state
     and marks what it pushes from then on, and marked pushes wait until everybody's next is marked.
+    Until then every keeper stays at its step: one that went on to show its shard would wait for it.
     """
 
     def __init__(self, *given: Any, asks_for_saves: bool) -> None:
@@ -40,8 +41,7 @@ class AsynchronousKeeper(Keeper):
         self._held: list[tuple[int, Note]] = []
         self._released: deque[tuple[int, Note]] = deque()
         self._arrived: queue.Queue[tuple[int, Note | PrlcError]] = queue.Queue()
-        self._heard = np.full(P, time.monotonic())
-        self._listeners = ThreadPoolExecutor(P, "listener")
+        self._since = np.full(P, math.inf)  # when a worker's next note began to be awaited
         self._losses: list[float] = []
         self._staleness: list[int] = []
         self._pushes = np.zeros(P, np.int64)
@@ -60,11 +60,12 @@ class AsynchronousKeeper(Keeper):
         if step + 1 == steps:
             while not self._gone.all():
                 self._dismiss(*self._next())
-        elif self._asks_for_saves and self.terms.saves(step + 1):
+        report = self._report()  # what comes until a checkpoint counts for the next step
+        if step + 1 != steps and self.terms.saves(step + 1) and not self._gone.any():
             self._wanted += 1
             while self._saved < self._wanted and not self._gone.any():
                 self._take(*self._next())
-        return self._report()
+        return report
 
     def _next(self) -> tuple[int, Note]:
         """The next push, in the order of arrival."""
@@ -76,16 +77,12 @@ class AsynchronousKeeper(Keeper):
             raise self._silence() from None
         if isinstance(note, PrlcError):
             raise note
-        self._heard[worker] = time.monotonic()
-        waiting = ~self._gone
-        waiting[[held for held, _ in self._held]] = False
-        if (self._heard[waiting] < time.monotonic() - self._wire.patience).any():
+        if time.monotonic() - self._since.min() > self._wire.patience:
             raise self._silence()
         return worker, note
 
     def _silence(self) -> PeerError:
-        silent = int(np.argmin(np.where(self._gone, math.inf, self._heard)))
-        rank, patience = self._ranks[silent], self._wire.patience
+        rank, patience = self._ranks[int(self._since.argmin())], self._wire.patience
         return self._wire.explain(rank, "its next update", patience, TimeoutError())
 
     def _take(self, worker: int, note: Note) -> None:
@@ -107,10 +104,10 @@ class AsynchronousKeeper(Keeper):
         self._held = []
 
     def _apply_arrival(self, worker: int, note: Note) -> None:
-        P, step = self.terms.num_workers, self._applied // self.terms.num_workers
+        P = self.terms.num_workers
         method = cast(Asynchronous, self.terms.method)
         update = self._inbox.update(worker, "its update") if note.kind is Kind.UPDATE else []
-        if self._accepts(note, update, worker, step):
+        if self._accepts(note, update, worker):
             staleness = self._applied - int(self._missed[worker])
             share = method.share(staleness, P)
             self._apply([share * flat for flat in update])
@@ -123,8 +120,8 @@ class AsynchronousKeeper(Keeper):
         self._outbox.settle(worker)
         for copy, flat in zip(self._sent[worker], self.shard.values, strict=True):
             copy.copy_(flat.detach())  # the next arrival changes the model while this one travels
-        now = self._applied // P
-        self._outbox.answer(worker, Note(Kind.GO, now, save=self._wanted))
+        wanted = self._wanted if self._asks_for_saves else 0
+        self._outbox.answer(worker, Note(Kind.GO, self._applied // P, save=wanted))
         self._outbox.model(worker, self._sent[worker])
         self._listen(worker)
 
@@ -140,19 +137,21 @@ class AsynchronousKeeper(Keeper):
     def _listen(self, worker: int) -> None:
         """Wait for the worker's next note beside everything else."""
         self._inbox.expect(worker)
+        self._since[worker] = time.monotonic()
 
         def wait() -> None:
             try:
                 note: Note | PrlcError = self._inbox.note(worker, "its next update", _A_DAY)
             except PrlcError as error:
                 note = error
+            self._since[worker] = math.inf
             self._arrived.put((worker, note))
 
-        self._listeners.submit(wait)
+        Beside(wait, f"listener {worker}").start()
 
     def _report(self) -> StepReport:
-        loss = float(np.mean(self._losses)) if self._losses else math.nan
         staleness = float(np.mean(self._staleness)) if self._staleness else None
+        loss = mean_loss(self._losses)
         report = StepReport(
             loss, self._pushes > 0, self._pushes, self._pulls, staleness=staleness
         )  # fmt: skip
@@ -160,15 +159,19 @@ class AsynchronousKeeper(Keeper):
         self._losses, self._staleness = [], []
         return report
 
-    def close(self) -> None:
-        super().close()
-        self._listeners.shutdown()
-
     def state(self) -> dict[str, Any]:
-        counts = {"applied": self._applied, "missed": self._missed.tolist()}
-        return super().state() | counts
+        return super().state() | {
+            "applied": self._applied,
+            "missed": self._missed.tolist(),
+            "losses": self._losses,
+            "staleness": self._staleness,
+            "pushes": self._pushes.tolist(),
+            "pulls": self._pulls.tolist(),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self._applied = state["applied"]
         self._missed[:] = state["missed"]
+        self._losses, self._staleness = state["losses"], state["staleness"]
+        self._pushes[:], self._pulls[:] = state["pushes"], state["pulls"]

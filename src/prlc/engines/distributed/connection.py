@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from prlc.engines.distributed.terms import Layout
 from prlc.engines.distributed.wire import Wire
-from prlc.errors import ConfigError
+from prlc.errors import ConfigError, PeerError
 
 _LOOK_AT_PARENT = 0.5  # seconds
 
@@ -64,6 +66,21 @@ class Connection:
                     f"{other}, and rank 0 has {values[0]}. Start all with the same settings."
                 )
 
+    def same_start(self, tensors: Sequence[Tensor]) -> None:
+        """Let tensors be what they are on rank 0."""
+        with self._together():
+            for tensor in tensors:
+                on_cpu = tensor.detach().cpu().clone()
+                dist.broadcast(on_cpu, 0, self.wire.control)
+                tensor.detach().copy_(on_cpu)
+
+    def add_over_shards(self, sums: Tensor) -> None:
+        """Let sums over this process's shard become sums over the whole model."""
+        if self.sums is not None:
+            limit = timedelta(seconds=2 * self.wire.patience)  # rank 0 may be evaluating
+            with self._together():
+                dist.all_reduce(sums, group=self.sums, async_op=True).wait(limit)
+
     def close(self) -> None:
         """Part when everybody has come this far."""
         with self._together():
@@ -76,8 +93,13 @@ class Connection:
         """Something that all do at the same time."""
         try:
             yield
-        except RuntimeError as error:
-            raise self.wire.explain(0, "all processes", self.wire.patience, error) from None
+        except RuntimeError:  # torch does not say who was missing
+            raise PeerError(
+                -1,
+                "Another process of the run hangs or has died: all were to come together, and not "
+                "all did. Its own output says why; started again, the run goes on from its "
+                "checkpoint.",
+            ) from None
 
 
 def world() -> tuple[int, int]:
@@ -103,7 +125,11 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
     patient = timedelta(seconds=max(patience, 300.0))  # starting takes its time
     joined = dist.is_initialized()  # by the user's own script
     if not joined:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=patient)
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        store = _store_of_this_start(patient)
+        dist.init_process_group(
+            backend, timeout=patient, store=store, rank=rank, world_size=num_ranks
+        )
     data = dist.new_group(timeout=patient)
     control = dist.new_group(backend="gloo", timeout=patient)
     several = len(arranged.owners) > 1
@@ -111,6 +137,19 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
     wire = Wire(rank, patience, arranged.names(), data, control)
     payload_on = device if on_gpu else torch.device("cpu")
     return Connection(arranged, wire, sums, payload_on, leaves=not joined)
+
+
+def _store_of_this_start(patient: timedelta) -> PrefixStore | None:
+    """Where processes find each other; None for torch's own choice.
+
+    torchrun keeps one store over all its restarts. What is left in it from the start before leads
+    to processes that are gone (pytorch/pytorch#135712), so every start has keys of its own.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(host, port, is_master=False, timeout=patient)
+    return PrefixStore(f"prlc-start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
 
 
 def _end_with_parent() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable
@@ -39,9 +38,8 @@ class Distributed(Engine):
     ) -> None:
         super().__init__(job)
         self.terms = terms
-        model = copy.deepcopy(job.model).to(job.device).train()
         self.node = Node(
-            connection, terms, model, self._make_optimizer, job.server_optimizer, record
+            connection, terms, job.model.train(), self._make_optimizer, job.server_optimizer, record
         )
         self._pace = pace
         self._parts: dict[str, Any] | None = None

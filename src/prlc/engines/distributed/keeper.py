@@ -7,8 +7,9 @@ step, and returns None when all workers have said goodbye.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class Keeper(ABC):
     def _zeros(self) -> Vector:
         return [torch.zeros_like(flat) for flat in self.shard.values]
 
-    def _accepts(self, note: Note, update: Vector, worker: int, step: int) -> bool:
+    def _accepts(self, note: Note, update: Vector, worker: int) -> bool:
         """Whether an update may reach the model; who stops at bad ones stops here."""
         kind = note.kind
         if kind is Kind.UPDATE and not is_finite(update):
@@ -93,8 +94,8 @@ class Keeper(ABC):
         if bad:
             self.bad_updates[worker] += bad
             if self.terms.on_bad_update == "stop":
-                raise bad_update(kind, worker, step)
-            log.warning("Left out: %s", bad_update(kind, worker, step))
+                raise bad_update(kind, worker, note.step)
+            log.warning("Left out: %s", bad_update(kind, worker, note.step))
         return kind is Kind.UPDATE
 
     @torch.no_grad()
@@ -126,6 +127,12 @@ class Keeper(ABC):
         if self._optimizer:
             self._optimizer.load_state_dict(state["optimizer"])
         self.bad_updates[:] = state["bad_updates"]
+
+
+def mean_loss(losses: Sequence[float]) -> float:
+    """The mean of those that are known: not of a worker whose update was left out."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def add(values: Vector, update: Vector) -> None:

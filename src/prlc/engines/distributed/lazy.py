@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from prlc.engines.base import StepReport
-from prlc.engines.distributed.keeper import Keeper
+from prlc.engines.distributed.keeper import Keeper, mean_loss
 from prlc.engines.distributed.packing import Vector, distance_sq, is_finite
 from prlc.engines.distributed.wire import Kind, Note
 from prlc.errors import ConfigError, DivergedError
@@ -55,7 +55,7 @@ class LazyKeeper(Keeper):
             losses.append(note.loss)
             self._lr = note.lr
             update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []
-            if note.kind is not Kind.NOTHING and self._accepts(note, update, worker, step):
+            if note.kind is not Kind.NOTHING and self._accepts(note, update, worker):
                 pushes[worker] = True
                 of_parameters, of_buffers = self.shard.split(update)
                 changes[worker] = self._remember(worker, [u / note.lr for u in of_parameters])
@@ -66,8 +66,7 @@ class LazyKeeper(Keeper):
         self._hand_to(pulls, step)
         if self.terms.saves(step + 1):
             self._on_save()
-        loss = float(np.mean(losses)) if losses else math.nan
-        return StepReport(loss, computes, pushes, pulls)
+        return StepReport(mean_loss(losses), computes, pushes, pulls)
 
     def _remember(self, worker: int, gradient: Vector) -> float:
         """Keep a worker's gradient; how far it is from the one before, squared, in this shard."""
@@ -144,6 +143,7 @@ class LazyKeeper(Keeper):
             "smoothness": self._smoothness.tolist(),
             "moved_sq": self._moved_sq.tolist(),
             "asked": self._asked.tolist(),
+            "lr": self._lr,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -153,3 +153,4 @@ class LazyKeeper(Keeper):
         self._smoothness = np.array(state["smoothness"])
         self._moved_sq = np.array(state["moved_sq"])
         self._asked = np.array(state["asked"])
+        self._lr = state["lr"]

@@ -42,7 +42,8 @@ class Member:
         self._wire, self._packing, self._owners = wire, packing, layout.owners
         self._free: deque[Vector] = deque(packing.zeros() for _ in range(terms.window))
         self._leaving: deque[tuple[Vector, list[Pending]]] = deque()
-        self._loose: list[Pending] = []  # other messages under way
+        self._loose: list[Pending] = []  # notes under way
+        self._given: list[Pending] = []  # a state for a checkpoint, if rank 0 is to take one
         merges = isinstance(terms.method, Scheduled) and terms.method.period > 1
         self._update = packing.zeros() if merges else []  # of one step, and ...
         self._unsent = packing.zeros() if merges else []  # ... the sum of those not yet pushed
@@ -153,7 +154,7 @@ class Member:
         if kind is not Kind.UPDATE:
             self._bad += 1
             if self.terms.on_bad_update == "stop":
-                self._tell(kind, step)
+                self._loose += self._tell(kind, step)
                 self.flush()
                 raise bad_update(kind, self.worker, step)
         return kind
@@ -281,13 +282,17 @@ class Member:
 
     def send_state(self) -> None:
         """Give rank 0 what a checkpoint must hold of this worker."""
-        self._settle()
-        self._loose += self._wire.send_object(self.state(), 0)
+        for each in self._given:
+            each.wait("room for the next state", self._long)
+        self._given = self._wire.send_object(self.state(), 0)
 
     def state(self) -> dict[str, Any]:
         state = {
             "own": self.own.state(),
             "unsent": self._unsent,
+            "losses": self._losses,
+            "bad": self._bad,
+            "num_updates": self._num_updates,
             "next_step": self.next_step,
             "lr_step": self.lr_step,
             "has_turn": self._has_turn,
@@ -298,7 +303,8 @@ class Member:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.own.load_state(state["own"])
-        self._unsent = state["unsent"]
+        self._unsent, self._losses = state["unsent"], state["losses"]
+        self._bad, self._num_updates = state["bad"], state["num_updates"]
         self.next_step, self.lr_step = state["next_step"], state["lr_step"]
         self._has_turn = state["has_turn"]
         if isinstance(self.terms.method, Lazy):

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from prlc.engines.base import StepReport, travelling
+from prlc.engines.base import StepReport, all_tensors, travelling
 from prlc.engines.distributed.arrivals import AsynchronousKeeper
+from prlc.engines.distributed.background import Beside
 from prlc.engines.distributed.connection import Connection
 from prlc.engines.distributed.keeper import Keeper, Shard
 from prlc.engines.distributed.lazy import LazyKeeper
@@ -50,9 +51,13 @@ class Node:
         self.packing = Packing(model, len(layout.owners), connection.device)
         connection.check_same("model", self.packing.describe())
         connection.check_same("method", terms.method.label)
-        self.whole = self.packing.zeros()  # rank 0: the global model, as last shown
-        self.packing.pack([t.detach() for t in travelling(model)], self.whole)
-        self.keeper = self._make_keeper(server_optimizer) if rank in layout.owners else None
+        connection.same_start(all_tensors(model))
+        start = self.packing.zeros()
+        self.packing.pack([t.detach() for t in travelling(model)], start)
+        self.keeper: Keeper | None = None
+        if rank in layout.owners:
+            self.keeper = self._make_keeper(start, server_optimizer)
+        self.whole = start if rank == 0 else []  # the global model, as last shown
         self.member: Member | None = None
         if rank in layout.workers:
             own = OwnModel(model, make_optimizer(model), self.packing)
@@ -60,21 +65,17 @@ class Node:
             self.member = Member(own, terms, layout, self._wire, self.packing, recorder)
         self.saved: Parts | None = None
 
-    def _make_keeper(self, optimizer: OptimizerFactory | None) -> Keeper:
+    def _make_keeper(self, start: Vector, optimizer: OptimizerFactory | None) -> Keeper:
         layout, rank = self.connection.layout, self.connection.rank
         number = layout.owners.index(rank)
-        values = [flat.clone() for flat in self.packing.shard(self.whole, number)]
+        values = [flat.clone() for flat in self.packing.shard(start, number)]
         shard = Shard(values, self.packing.parameters(number))
         given = (self.terms, self._wire, layout.workers, shard, optimizer, self._save)
         if isinstance(self.terms.method, Lazy):
-            return LazyKeeper(*given, add_over_shards=self._add_over_shards)
+            return LazyKeeper(*given, add_over_shards=self.connection.add_over_shards)
         if isinstance(self.terms.method, Asynchronous):
             return AsynchronousKeeper(*given, asks_for_saves=rank == 0)
         return ScheduledKeeper(*given)
-
-    def _add_over_shards(self, sums: Tensor) -> None:
-        if self.connection.sums is not None:
-            dist.all_reduce(sums, group=self.connection.sums)
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ def in_background(work: Callable[[], None], name: str) -> threading.Thread:
             sys.stderr.flush()
             os._exit(1)
 
-    thread = threading.Thread(target=guarded, daemon=True, name=name)
+    thread = Beside(guarded, name)
     thread.start()
     return thread
 

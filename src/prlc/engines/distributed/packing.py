@@ -6,6 +6,7 @@ several owners keep. Nearly every model has one kind of number, so a `Vector` ha
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -89,7 +90,8 @@ class Packing:
             f"{n:,} numbers of {str(t).removeprefix('torch.')}"
             for n, t in zip(self._sizes, self._dtypes, strict=True)
         )
-        return f"{len(self._shapes)} tensors with {numbers}"
+        shapes = zlib.crc32(repr([tuple(shape) for shape in self._shapes]).encode())
+        return f"{len(self._shapes)} tensors with {numbers} (checksum of the shapes {shapes:08x})"
 
     def _bounds(self, shard: int) -> list[tuple[int, int]]:
         s, S = shard, self._num_shards

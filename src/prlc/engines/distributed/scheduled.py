@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from prlc.engines.base import StepReport
-from prlc.engines.distributed.keeper import Keeper, add
+from prlc.engines.distributed.keeper import Keeper, add, mean_loss
 from prlc.engines.distributed.packing import is_finite
 from prlc.engines.distributed.wire import Kind
 from prlc.errors import ConfigError, DivergedError
@@ -34,7 +34,7 @@ class ScheduledKeeper(Keeper):
             losses = self._gather(step, pulls, pushes)
             if losses is None:
                 return None
-            loss = float(np.mean(losses))
+            loss = mean_loss(losses)
         for worker in np.flatnonzero(pulls).tolist():
             self._outbox.model(worker, self.shard.values)
             if due:  # after the model, as the worker does
@@ -60,7 +60,7 @@ class ScheduledKeeper(Keeper):
                 continue
             losses.append(note.loss)
             update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []
-            if self._accepts(note, update, worker, step):
+            if self._accepts(note, update, worker):
                 add(total, update)
                 pushes[worker] = True
             if not pulls[worker]:

@@ -20,11 +20,9 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from prlc.engines.base import all_tensors
 from prlc.engines.distributed.connection import Connection, connect
 from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.node import Node, in_background
@@ -114,7 +112,7 @@ class Team:
         node = Node(
             self._connection,
             self._terms,
-            self._same_start(model),
+            model,
             lambda _: optimizer,
             choose(server_optimizer, SERVER_OPTIMIZERS, "server"),
         )
@@ -129,13 +127,6 @@ class Team:
         if node.keeper is not None:
             keeping = in_background(lambda: self._keep(node, start), "keeper")
         return TeamWorker(node, node.member, keeping)
-
-    def _same_start(self, model: nn.Module) -> nn.Module:
-        for tensor in all_tensors(model):
-            on_cpu = tensor.detach().cpu().clone()
-            dist.broadcast(on_cpu, 0, self._connection.wire.control)
-            tensor.detach().copy_(on_cpu)
-        return model
 
     def _open_folder(self) -> dict[str, Any] | None:
         if self._path is None:

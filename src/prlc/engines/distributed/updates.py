@@ -36,13 +36,13 @@ class OwnModel:
 
         Then zeros are written, and the model is put back to where it stood.
         """
-        kind = Kind.UPDATE
+        kind, plain = Kind.UPDATE, _is_plain_sgd(self.model, self.optimizer)
         if not self._packing.fits(_detached(self.model)):
             kind = Kind.MISSHAPEN
-        elif not self._has_finite_gradients():
+        elif not plain and not self._has_finite_gradients():
             kind = Kind.INFINITE
         else:
-            self._write_update(into)
+            self._write_update(into, plain)
             if not is_finite(into):
                 kind = Kind.INFINITE
         if kind is not Kind.UPDATE:
@@ -61,9 +61,8 @@ class OwnModel:
                 tensor.grad = None
         self.show()
 
-    def _write_update(self, into: Vector) -> None:
+    def _write_update(self, into: Vector, plain: bool) -> None:
         tensors: list[Tensor | None] = [*_detached(self.model)]
-        plain = _is_plain_sgd(self.model, self.optimizer)
         if plain:
             gradients = [p.grad for p in self.model.parameters()]
             tensors[: len(gradients)] = [
