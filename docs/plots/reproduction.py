@@ -1,0 +1,172 @@
+"""Fills in docs/reproduction.md from finished runs; nothing in it is typed by hand.
+
+    python docs/plots/reproduction.py PAPER_FOLDER QUICK_FOLDER
+
+PAPER_FOLDER is what `prlc reproduce all --scale paper --model logistic` wrote, QUICK_FOLDER what
+`prlc reproduce all --scale quick` wrote. Their records and figures are copied into docs/, and the
+marked parts of the page are made from the records. Without folders the page is made anew from the
+records that are in docs/ already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prlc.methods import parse_method
+
+DOCS = Path(__file__).resolve().parent.parent
+RECORDS = DOCS / "reproduction"
+PAGE = DOCS / "reproduction.md"
+#: What is shown: logistic regression as the paper has it, a small ResNet for want of a GPU.
+SHOWN = (("paper", "logistic"), ("quick", "resnet"))
+FIGURES = ("fig1", "fig2", "fig3", "fig4")
+
+Record = dict[str, Any]
+
+
+def main(folders: Sequence[Path]) -> None:
+    """Take over what the folders hold, if any are given, then write the page."""
+    if len(folders) not in (0, len(SHOWN)):
+        sys.exit(__doc__)
+    for folder, (scale, task) in zip(folders, SHOWN, strict=bool(folders)):
+        take_over(folder, scale, task)
+    PAGE.write_text(filled(PAGE.read_text(), read_records()))
+
+
+def take_over(folder: Path, scale: str, task: str) -> None:
+    """Copy the task's part of a record, and its figures."""
+    record = json.loads((folder / "verdicts.json").read_text())
+    if record["scale"] != scale or record["figures"] != list(FIGURES):
+        sys.exit(f"{folder} should hold `prlc reproduce all --scale {scale}`, but does not.")
+    clock = "clock" if task == SHOWN[0][1] else None  # the same in every record
+    record["tasks"] = [each for each in record["tasks"] if each["name"] == task]
+    for part in ("tuning", "results", "times", "verdicts"):
+        record[part] = [each for each in record[part] if each["task"] in (task, clock)]
+    RECORDS.mkdir(exist_ok=True)
+    (RECORDS / f"{scale}-{task}.json").write_text(json.dumps(record, indent=1) + "\n")
+    for figure in FIGURES:
+        name = f"{figure}-{task}.png"
+        shutil.copyfile(folder / name, DOCS / "images" / f"reproduction-{name}")
+
+
+def read_records() -> list[Record]:
+    return [json.loads((RECORDS / f"{scale}-{task}.json").read_text()) for scale, task in SHOWN]
+
+
+def filled(page: str, records: Sequence[Record]) -> str:
+    """The page with its marked parts made anew."""
+    parts = {
+        "summary": summary(records),
+        "details": details(records),
+        "tuning": tuning(records),
+        "results": results(records),
+    }
+    for name, text in parts.items():
+        marked = re.compile(rf"(<!-- {name}: generated -->\n).*?(<!-- end -->)", re.S)
+        page, count = marked.subn(lambda m, text=text: f"{m[1]}\n{text}\n\n{m[2]}", page)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"The page should have one part {name!r}, but has {count}.")
+    return page
+
+
+def summary(records: Sequence[Record]) -> str:
+    """A row per claim, a column per setting."""
+    trained = [v for record in records for v in record["verdicts"] if v["task"] != "clock"]
+    columns = list(dict.fromkeys(_trained_on(v["setting"]) for v in trained))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for verdict in trained:
+        duplex = verdict["setting"].removeprefix(_trained_on(verdict["setting"]))
+        claim = f"{verdict['text']}{duplex}"
+        cells = rows.setdefault((verdict["figure"], claim), {})
+        cells[_trained_on(verdict["setting"])] = _cell(verdict)
+    lines = [[*key, *(cells.get(column, "–") for column in columns)] for key, cells in rows.items()]
+    scales = {
+        _trained_on(v["setting"]): record["scale"] for record in records for v in record["verdicts"]
+    }
+    titles = [f"{column} ({scales[column]} scale)" for column in columns]
+    timed = [v for record in records for v in record["verdicts"] if v["task"] == "clock"]
+    listed = "; ".join(f"{v['setting'].split(', ')[-1]} {_cell(v)}" for v in timed)
+    table = _table(["figure", "the paper's claim", *titles], lines)
+    return f"{table}\n\nThe time of ResNet-18's steps by the clock alone: {listed}."
+
+
+def details(records: Sequence[Record]) -> str:
+    """Every verdict with its figures."""
+    verdicts = [(record["scale"], v) for record in records for v in record["verdicts"]]
+    order = list(dict.fromkeys(v["text"] for _, v in verdicts))
+    verdicts.sort(key=lambda pair: order.index(pair[1]["text"]))
+    lines = []
+    for scale, v in verdicts:
+        where = v["setting"] if v["task"] == "clock" else f"{v['setting']} ({scale})"
+        lines.append([v["figure"], v["text"], where, v["measured"], v["outcome"]])
+    return _table(["figure", "claim", "tried on", "measured", "verdict"], lines)
+
+
+def tuning(records: Sequence[Record]) -> str:
+    """The whole grid: final training losses, the best of a method in bold."""
+    tables = []
+    for record in records:
+        grid = [lr for lr, _ in record["tuning"][0]["losses"]]
+        lines = []
+        for each in record["tuning"]:
+            cells = [_loss(loss, bold=lr == each["lr"]) for lr, loss in each["losses"]]
+            edge = "at the edge" if each["at_edge"] else ""
+            lines.append([parse_method(each["method"]).label, *cells, edge])
+        title = f"{record['tasks'][0]['name']}, {record['scale']} scale"
+        tables.append(_table([title, *(f"{lr:g}" for lr in grid), ""], lines))
+    return "\n\n".join(tables)
+
+
+def results(records: Sequence[Record]) -> str:
+    """What every method ended with."""
+    lines = []
+    for record in records:
+        for each in record["results"]:
+            low, high = each["train_loss_low"], each["train_loss_high"]
+            spread = "diverged" if each["diverged"] else f"{low:.4f} to {high:.4f}"
+            lines.append(
+                [
+                    f"{each['setting']} ({record['scale']})",
+                    each["label"],
+                    f"{each['lr']:g}",
+                    _loss(each["train_loss"]),
+                    spread,
+                    f"{each['test_accuracy']:.1%}",
+                    f"{each['pulls_per_worker']:,.0f}",
+                ]
+            )
+    headings = ["setting", "method", "step size", "final training loss", "over the seeds"]
+    return _table([*headings, "test accuracy", "pulls per worker"], lines)
+
+
+def _cell(verdict: Record) -> str:
+    return f"{_bold(verdict['outcome'])} ({verdict['short']})"
+
+
+def _trained_on(setting: str) -> str:
+    """The setting without the clock."""
+    return ", ".join(setting.split(", ")[:2])
+
+
+def _loss(loss: float | None, *, bold: bool = False) -> str:
+    text = "diverged" if loss is None else f"{loss:.4f}"
+    return _bold(text) if bold else text
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**"
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [headings, ["---"] * len(headings), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])
