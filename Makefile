@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test lint format test-cifar benchmark clean
+.PHONY: help setup compare test lint format test-cifar benchmark benchmark-distributed reproduce clean
 
 help:  ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with everything needed to develop
 
@@ -40,6 +40,12 @@ test-cifar: $(READY)  ## tests on the real CIFAR-10 (PRLC_DATA_DIR names its fol
 
 benchmark: $(READY)  ## speed of the simulator, as ratios
 	$(BIN)/python benchmarks/simulator.py
+
+benchmark-distributed: $(READY)  ## speed of the engine in real processes, as ratios; parts need root
+	$(BIN)/python benchmarks/distributed.py
+
+reproduce: $(READY)  ## the paper's figures at quick scale (PRLC_DATA_DIR names CIFAR-10's folder)
+	$(BIN)/prlc reproduce all --scale quick
 
 clean:  ## remove the virtual environment and caches; runs stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
