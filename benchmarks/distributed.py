@@ -1,6 +1,6 @@
 """How fast the engine in real processes is, as ratios of what takes turns in the same processes.
 
-    python benchmarks/distributed.py                    # all tables, about six minutes
+    python benchmarks/distributed.py                    # all tables, about five minutes
     python benchmarks/distributed.py --only loopback    # one of them
     python benchmarks/distributed.py --quick            # a smoke run
 
@@ -344,12 +344,12 @@ def show_traffic(stage: Stage, measured: dict[str, Measured]) -> Table:
         ours, raw = measured[name], measured[f"raw gloo, as {name}"]
         table.add_row(f"raw gloo, as {name}", _megabytes(raw.rate(size)))
         ratio = _ratio(ours.rate(), raw.rate(), "of raw")
-        table.add_row(f"{name}, server", _megabytes(ours.rate(size)), *ratio, "0.8 or more")
+        table.add_row(f"{name}, server", _megabytes(ours.rate(size)), *ratio, "≥ 0.8")
         if stage.testbed is not None:
             counted = [received + sent for received, sent in ours.link]
             ratio = _ratio(counted, [n * size for n in ours.models], "of payload")
             rate = [n / t for n, t in zip(counted, ours.seconds, strict=True)]
-            table.add_row("  counted by its link", _megabytes(rate), *ratio, "1.05 or less")
+            table.add_row("  counted by its link", _megabytes(rate), *ratio, "≤ 1.05")
     return table
 
 
@@ -359,7 +359,7 @@ def show_training(stage: Stage, measured: dict[str, Measured]) -> Table:
     for name, each in measured.items():
         received, sent = np.array(each.link).mean(0) / each.steps / size
         ratio = _ratio(each.speed(), ddp, "of DDP") if name != "DDP" else ("", "")
-        goal = "1.5 or more" if name == "PRLC r=0.1, sharded" else ""
+        goal = "≥ 1.5" if name == "PRLC r=0.1, sharded" else ""
         table.add_row(name, f"{statistics.median(each.speed()):.2f} steps/s", *ratio, goal)
         against_nsgd = ("", "")
         if name.startswith("PRLC"):
@@ -372,11 +372,11 @@ def show_training(stage: Stage, measured: dict[str, Measured]) -> Table:
 def _ratio(ours: Sequence[float], theirs: Sequence[float], whose: str) -> tuple[str, str]:
     """How many times theirs ours is: the median over the rounds, and from where to where."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    return f"{statistics.median(ratios):.2f} {whose}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return f"{statistics.median(ratios):.2f} {whose}", f"{min(ratios):.2f}–{max(ratios):.2f}"
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
     for column in ("figure", "ratio", "rounds", "goal"):
         table.add_column(column, justify="right", no_wrap=True)

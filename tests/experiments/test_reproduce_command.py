@@ -32,7 +32,7 @@ def test_smoke_ends_in_a_verdict_table(
     assert code == 0, said
     out = tmp_path / "runs" / "reproduce-smoke"
     words = " ".join(said.split())
-    for claim in ("fig1: PRLC (r=0.4)", "fig3: PR is far worse", "ResNet-18, clock only"):
+    for claim in ("fig1: PRLC (r=0.4)", "fig3: PR is far worse", "ResNet-18, clock"):
         assert claim in words.replace("│", "")
     assert max(map(len, said.splitlines()[:40])) <= 100
     assert "Tuned step sizes, logistic: NSGD" in words
