@@ -80,7 +80,7 @@ def draw(axes: Axes, events: pd.DataFrame, title: str) -> None:
             _write(axes, middle, event["worker"], f"pulls after step {event['step']}", boxed=True)
     done = computed[computed["end"] <= SHOWN].groupby("worker").size()
     for worker, count in done.items():
-        axes.text(SHOWN * 1.008, worker, f"{count} steps", fontsize=9, va="center")
+        axes.text(SHOWN * 1.008, worker, f"{count} steps done", fontsize=9, va="center")
     names = [f"worker {n}" + ("\n10× slower" if n == slow else "") for n in done.index]
     axes.set_yticks(done.index, names, fontsize=9)
     axes.tick_params(axis="y", length=0)
@@ -104,12 +104,8 @@ def main(folder: Path) -> None:
     panels[1].set_xlabel("seconds since the first step began")
     handles = [Patch(label=name, **look) for name, look in LOOKS.values()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    for kind in ("png", "svg"):
-        figure.savefig(
-            IMAGES / f"run-ahead.{kind}",
-            dpi=130,
-            metadata={"Date": None} if kind == "svg" else None,
-        )
+    figure.savefig(IMAGES / "run-ahead.png", dpi=130)
+    figure.savefig(IMAGES / "run-ahead.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
