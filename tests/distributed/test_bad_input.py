@@ -86,27 +86,27 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     kept = short | {"folder": "run"}
     command = [*REAL, "--workers", "5", "--out", "none"]
     cases = [
-        Case(name="workers", workers=5, processes=3, command=command, limit=150.0),
-        Case(name="another model", model="linear", other_model="bn", settings=short, limit=150.0),
+        Case(name="workers", workers=5, processes=3, command=command, limit=60.0),
+        Case(name="another model", model="linear", other_model="bn", settings=short, limit=60.0),
         Case(
             name="other shapes",
             layout="sharded",
             model="linear",
             other_model="transposed",
             settings=short,
-            limit=150.0,
+            limit=60.0,
         ),
-        Case(name="method", other_settings={"method": "nsgd"}, settings=short, limit=150.0),
+        Case(name="method", other_settings={"method": "nsgd"}, settings=short, limit=60.0),
         Case(name="first weights", layout="sharded", seed_by_rank=True, settings=short),
         Case(name="first weights, server", seed_by_rank=True, settings=short),
         Case(name="to be gone on with", workers=2, settings=kept),
-        Case(name="other layout", layout="sharded", workers=2, settings=kept, limit=150.0),
+        Case(name="other layout", layout="sharded", workers=2, settings=kept, limit=60.0),
         Case(
             name="other answer to bad updates",
             workers=2,
             settings=kept,
             cluster={"on_bad_update": "skip"},
-            limit=150.0,
+            limit=60.0,
         ),
     ]
     return launch(cases, "bad-input-cases", tmp_path_factory)

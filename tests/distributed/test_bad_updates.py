@@ -43,7 +43,7 @@ SKIPPED: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "new shape, sharded": ("sharded", SHAPE, {"method": "nsgd", "optimizer": "adamw"}, 12),
     "poison": ("server", POISON, {"method": "nsgd"}, 12),
 }
-LIMIT = 150.0
+LIMIT = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
                 workers=3,
                 command=command,
                 trouble=trouble,
-                limit=150.0,
+                limit=60.0,
             )
         )
     return launch(cases, "lost-peers-cases", tmp_path_factory, at_once=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import deque
 from typing import Any
@@ -15,7 +14,7 @@ from prlc.engines.distributed.recorder import Recorder
 from prlc.engines.distributed.terms import Layout, Terms
 from prlc.engines.distributed.updates import OwnModel
 from prlc.engines.distributed.wire import Kind, Note, Pending, Tag, Wire
-from prlc.errors import ConfigError, DivergedError, PeerError, PrlcError
+from prlc.errors import ConfigError, DivergedError, PrlcError
 from prlc.methods import Lazy, Scheduled
 
 # A worker's own wait for the server is longer than the server's for a worker, so that it is the
@@ -156,9 +155,7 @@ class Member:
             self._bad += 1
             if self.terms.on_bad_update == "stop":
                 self._loose += self._tell(kind, step)
-                with contextlib.suppress(PeerError):  # who was told may be gone already
-                    self.flush()
-                    self._settle_state()
+                self.flush()
                 raise bad_update(kind, self.worker, step)
         return kind
 
@@ -285,13 +282,9 @@ class Member:
 
     def send_state(self) -> None:
         """Give rank 0 what a checkpoint must hold of this worker."""
-        self._settle_state()
-        self._given = self._wire.send_object(self.state(), 0)
-
-    def _settle_state(self) -> None:
         for each in self._given:
-            each.wait("room for a state", self._long)
-        self._given = []
+            each.wait("room for the next state", self._long)
+        self._given = self._wire.send_object(self.state(), 0)
 
     def state(self) -> dict[str, Any]:
         state = {
