@@ -70,8 +70,8 @@ def draw(axes: Axes, events: pd.DataFrame, title: str) -> None:
             bars = list(zip(own["start"], own["seconds"], strict=True))
             axes.broken_barh(bars, (worker - 0.38, 0.76), linewidth=0.6, **look)
     for _, event in computed[computed["worker"] == slow].iterrows():
-        middle = event["start"] + event["seconds"] / 2
-        if middle < SHOWN:
+        if event["end"] < SHOWN:
+            middle = (event["start"] + event["end"]) / 2
             _write(axes, middle, slow, str(event["step"]), color="white", weight="bold")
     for _, event in events[(events["what"] == "pull") & (events["worker"] != slow)].iterrows():
         end = min(event["end"], SHOWN)
