@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,11 @@ METHODS: list[Method] = [
     ASGD(),
     ASGD(staleness_aware=True),
 ]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in a background job, and so it would be in the processes that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", params=METHODS, ids=repr)
