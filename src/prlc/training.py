@@ -128,10 +128,12 @@ class Training:
         with _stop_between_steps(catch) as stop:
             for step in range(engine.steps_done, self._steps):
                 report = engine.step()
+                self._wall = before + time.perf_counter() - started
                 self._timeline.record(step, report)
                 self._batch_losses.append(report.loss)
                 done, last = step + 1, step + 1 == self._steps
-                self._wall = before + time.perf_counter() - started
+                if last:
+                    engine.finish()
                 if done % self._eval_every == 0 or last:
                     self._add_row(engine, report.staleness)
                 if done % self._checkpoint_every == 0 or last or stop.requested:
@@ -142,8 +144,8 @@ class Training:
                 if stop.requested and not last:
                     raise KeyboardInterrupt
         result = self._finish(engine)
-        if isinstance(engine, Distributed):
-            self._end(engine, result)
+        if self._connection is not None:
+            self._share(result)
         return result
 
     # -- real processes ---------------------------------------------------------------------------
@@ -195,17 +197,10 @@ class Training:
         if self._connection.tell_all(None):
             engine = self._distributed()
             engine.assist()
-            engine.end()
         rows, summary, tensors = self._connection.tell_all(None)
         self._model.load_state_dict(tensors)
         self._connection.close()
         return Result(self.config.method, self._model.to(self._home), _table(rows), summary)
-
-    def _end(self, engine: Distributed, result: Result) -> None:
-        recorded = engine.end()
-        if self._folder is not None and self.config.cluster.record_timeline:
-            self._folder.write_timeline(recorded)
-        self._share(result)
 
     def _share(self, result: Result) -> None:
         assert self._connection is not None
@@ -310,6 +305,8 @@ class Training:
         }
         self._model.to(self._home)
         if self._folder:
+            if isinstance(engine, Distributed) and self.config.cluster.record_timeline:
+                self._folder.write_timeline(engine.recorded)
             self._folder.finish(self._model, summary)
         return Result(
             self.config.method,

@@ -88,6 +88,7 @@ def outcome(result: prlc.Result) -> dict[str, Any]:
     state = result.model.state_dict()
     return {
         "tensors": {name: t for name, t in state.items() if t.is_floating_point()},
+        "counters": {name: t.tolist() for name, t in state.items() if not t.is_floating_point()},
         "summary": {k: v for k, v in result.summary.items() if k not in ("torch", "python")},
         "metrics": result.metrics.to_dict("list"),
     }

@@ -107,6 +107,7 @@ def test_the_same_as_the_reference(ended: dict[str, Ended], name: str) -> None:
         moved = [float((t - start[key]).abs().max()) for key, t in ours["tensors"].items()]
         assert max(moved) > 1e-3
     assert_same_tensors(ours, theirs)
+    assert ours["counters"] == theirs["counters"]
     assert_same_numbers(ours, theirs, *(["batch_loss"] if name in UNSENT else []))
     assert ours["summary"]["bad_updates"] == [0] * 4
 

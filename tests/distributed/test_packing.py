@@ -88,7 +88,9 @@ def test_shards_are_the_whole_once(
         assert all(a.shape == b.shape and a.dtype == b.dtype for a, b in alike)
     # Every shard knows which of its numbers are parameters: all before the first buffer.
     marks = packing.zeros()
-    packing.pack([torch.ones_like(p) for p in model.parameters()] + [None] * len(buffers), marks)
+    ones = [torch.ones_like(p) for p in model.parameters()]
+    zeros = [torch.zeros_like(t) for t in travelling(model)[len(ones) :]]
+    packing.pack(ones + zeros, marks)
     for shard in range(num_shards):
         for flat, count in zip(packing.shard(marks, shard), packing.parameters(shard), strict=True):
             assert float(flat[:count].sum()) == count

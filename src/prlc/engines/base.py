@@ -85,6 +85,9 @@ class Engine(ABC):
     def begin(self) -> None:  # noqa: B027 (most engines are ready when they are made)
         """Get ready for the first step, once the state is loaded."""
 
+    def finish(self) -> None:  # noqa: B027 (most engines have nothing under way between steps)
+        """Let what is still under way after the last step come to its end."""
+
     @property
     def can_save(self) -> bool:
         """Whether `state` can be had after the step just taken."""

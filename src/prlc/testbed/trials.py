@@ -16,6 +16,7 @@ from prlc.api import slug
 from prlc.config import Config
 from prlc.data import load
 from prlc.engines.distributed import Cluster
+from prlc.engines.distributed.scheduled import ScheduledKeeper
 from prlc.errors import RunError
 from prlc.jobs import make_job
 from prlc.methods import Lazy, parse_method
@@ -100,7 +101,7 @@ def predict(bed: Testbed, method: str, task: Task, compute: Sequence[float] | An
         latency=limits.latency,
         step_seconds=float(np.mean(compute)),
         spread=float(np.std(compute) / np.mean(compute)),
-        window=task.window + 1,  # one more push is on its way into the server's buffer
+        window=task.window + ScheduledKeeper.depth,  # so many more arrive in the server's buffers
     )
     data = load(task.data, task.data_dir)
     config = Config(

@@ -16,7 +16,7 @@ from prlc.engines.distributed.keeper import Keeper, mean_loss
 from prlc.engines.distributed.packing import Vector
 from prlc.engines.distributed.wire import Kind, Note
 from prlc.errors import PeerError, PrlcError
-from prlc.methods import Asynchronous
+from prlc.methods import Asynchronous, Mask
 
 _A_DAY = 86_400.0
 
@@ -47,7 +47,8 @@ class AsynchronousKeeper(Keeper):
         self._pushes = np.zeros(P, np.int64)
         self._pulls = np.zeros(P, np.int64)
 
-    def begin(self) -> None:
+    def begin(self, step: int) -> None:
+        del step
         for worker in range(self.terms.num_workers):
             self._listen(worker)
 
@@ -57,9 +58,6 @@ class AsynchronousKeeper(Keeper):
             self._take(*self._next())
         if self._gone.all() and steps is None:
             return None
-        if step + 1 == steps:
-            while not self._gone.all():
-                self._dismiss(*self._next())
         report = self._report()  # what comes until a checkpoint counts for the next step
         if step + 1 != steps and self.terms.saves(step + 1) and not self._gone.any():
             self._wanted += 1
@@ -106,11 +104,11 @@ class AsynchronousKeeper(Keeper):
     def _apply_arrival(self, worker: int, note: Note) -> None:
         P = self.terms.num_workers
         method = cast(Asynchronous, self.terms.method)
-        update = self._inbox.update(worker, "its update") if note.kind is Kind.UPDATE else []
-        if self._accepts(note, update, worker):
+        update = self._checked(note, worker, "its update")
+        if update is not None:
             staleness = self._applied - int(self._missed[worker])
             share = method.share(staleness, P)
-            self._apply([share * flat for flat in update])
+            self._apply([flat.mul_(share) for flat in update])
             self._staleness.append(staleness)
             self._pushes[worker] += 1
         self._applied += 1
@@ -125,14 +123,17 @@ class AsynchronousKeeper(Keeper):
         self._outbox.model(worker, self._sent[worker])
         self._listen(worker)
 
-    def _dismiss(self, worker: int, note: Note) -> None:
-        """Too late: the update did travel, but the run is over."""
-        self._gone[worker] = True
-        if note.kind is Kind.UPDATE:
-            self._inbox.update(worker, "its update")
-            self._pushes[worker] += 1
-        if note.kind is not Kind.BYE:
-            self._outbox.answer(worker, Note(Kind.OVER, self.terms.steps or 0))
+    def dismiss(self) -> Mask:
+        late = np.zeros(self.terms.num_workers, bool)
+        while not self._gone.all():
+            worker, note = self._next()
+            self._gone[worker] = True
+            if note.kind is Kind.UPDATE:
+                self._inbox.update(worker, "its update")
+                late[worker] = True
+            if note.kind is not Kind.BYE:
+                self._outbox.answer(worker, Note(Kind.OVER, self.terms.steps or 0))
+        return late
 
     def _listen(self, worker: int) -> None:
         """Wait for the worker's next note beside everything else."""

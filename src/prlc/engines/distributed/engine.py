@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from prlc.engines.base import Engine, Job, StepReport, fixed_seed, travelling
+from prlc.engines.base import Engine, Job, StepReport, fixed_seed, staying, travelling
 from prlc.engines.distributed.connection import Connection
 from prlc.engines.distributed.node import Node, in_background
 from prlc.engines.distributed.recorder import Event
@@ -43,6 +43,9 @@ class Distributed(Engine):
         )
         self._pace = pace
         self._parts: dict[str, Any] | None = None
+        self._staying = staying(job.model)  # of worker 0; others than at the start only at the end
+        self.recorded: list[list[Event]] = []
+        """What every rank's worker did when; known on rank 0 at the end."""
         self._working: threading.Thread | None = None
 
     def _make_optimizer(self, model: nn.Module) -> Optimizer:
@@ -54,7 +57,7 @@ class Distributed(Engine):
 
     def begin(self) -> None:
         self.node.connection.tell_all(self.steps_done)
-        self.node.begin(self._parts)
+        self.node.begin(self.steps_done, self._parts)
         if self.node.member is not None:
             self._working = in_background(self._work, "worker")
 
@@ -78,6 +81,8 @@ class Distributed(Engine):
     def copy_global_model(self, target: nn.Module) -> None:
         with torch.no_grad():
             self.node.packing.unpack(self.node.whole, travelling(target))
+            for tensor, value in zip(staying(target), self._staying, strict=True):
+                tensor.copy_(value)
 
     @property
     def bad_updates(self) -> list[int]:
@@ -108,22 +113,30 @@ class Distributed(Engine):
     def assist(self) -> None:
         """Do this rank's part from the first step to the last."""
         self.steps_done = self.node.connection.tell_all(None)
-        self.node.begin()
+        self.node.begin(self.steps_done)
         if self.node.keeper is None:
             self._work()
-            return
-        if self.node.member is not None:
-            self._working = in_background(self._work, "worker")
-        assert self.terms.steps is not None
-        for step in range(self.steps_done, self.terms.steps):
-            self.node.keep(step)
+        else:
+            if self.node.member is not None:
+                self._working = in_background(self._work, "worker")
+            assert self.terms.steps is not None
+            for step in range(self.steps_done, self.terms.steps):
+                self.node.keep(step)
+        self.finish()
 
-    def end(self) -> list[list[Event]]:
-        """Part from the others; on rank 0, what every worker recorded."""
+    def finish(self) -> None:
+        """Wait for what is under way; rank 0 learns what every worker has left to say."""
+        if self.node.keeper is not None:
+            late = self.node.keeper.dismiss()
+            self.traffic.count(late, np.zeros_like(late))
         if self._working is not None:
             self._working.join()
-        own = self.node.member.recorder.events if self.node.member else []
-        return self.node.connection.gather(own)
+        member, layout = self.node.member, self.node.connection.layout
+        own = (member.recorder.events, staying(member.own.model)) if member else ([], [])
+        told = self.node.connection.gather(own)
+        if self.node.connection.rank == 0:
+            self.recorded = [events for events, _ in told]
+            self._staying = told[layout.workers[0]][1]
 
     # -- a worker ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from prlc.engines.distributed.packing import Vector
@@ -9,36 +10,40 @@ from prlc.engines.distributed.wire import Note, Pending, Tag, Wire
 
 
 class Inbox:
-    """One buffer a worker, into which its next push goes as it arrives."""
+    """Buffers for each worker, into which its next pushes go as they arrive."""
 
-    def __init__(self, wire: Wire, ranks: Sequence[int], zeros: Callable[[], Vector]) -> None:
-        self._wire, self._ranks = wire, ranks
-        self._buffers = [zeros() for _ in ranks]
-        self._blanks = [Note.blank() for _ in ranks]
-        self._updates: list[Pending | None] = [None] * len(ranks)
-        self._notes: list[Pending | None] = [None] * len(ranks)
+    def __init__(
+        self, wire: Wire, ranks: Sequence[int], zeros: Callable[[], Vector], depth: int = 1
+    ) -> None:
+        """`depth` is how many pushes of a worker may be on their way at once."""
+        self._wire, self._ranks, self._depth = wire, ranks, depth
+        self._free = [deque(zeros() for _ in range(depth)) for _ in ranks]
+        self._updates: list[deque[Pending]] = [deque() for _ in ranks]
+        self._notes: list[deque[Pending]] = [deque() for _ in ranks]
+
+    def has_room(self, worker: int) -> bool:
+        """Whether one more push of the worker can be asked for."""
+        return len(self._notes[worker]) < self._depth
 
     def expect(self, worker: int) -> None:
-        """Ask for the worker's next push, and the note that goes with it."""
-        rank = self._ranks[worker]
-        if self._updates[worker] is None:  # a push that was not made is still expected
-            self._updates[worker] = self._wire.receive(self._buffers[worker], rank, Tag.PUSH)
-        self._notes[worker] = self._wire.receive([self._blanks[worker]], rank, Tag.PUSH_NOTE)
+        """Ask for one more push of the worker, and for the note that goes with it."""
+        rank, notes, updates = self._ranks[worker], self._notes[worker], self._updates[worker]
+        notes.append(self._wire.receive([Note.blank()], rank, Tag.PUSH_NOTE))
+        if len(updates) < len(notes):  # a push that was not made is still expected
+            updates.append(self._wire.receive(self._free[worker].popleft(), rank, Tag.PUSH))
 
     def note(self, worker: int, what: str, patience: float | None = None) -> Note:
         """What the worker says next; waits for it."""
-        pending = self._notes[worker]
-        assert pending is not None
+        pending = self._notes[worker].popleft()
         pending.wait(what, patience)
-        return Note.of(self._blanks[worker])
+        return Note.of(pending.kept[0])
 
     def update(self, worker: int, what: str) -> Vector:
-        """The update that its note announced."""
-        pending = self._updates[worker]
-        assert pending is not None
+        """The update that its note announced; there until one more of the worker is expected."""
+        pending = self._updates[worker].popleft()
         pending.wait(what)
-        self._updates[worker] = None
-        return self._buffers[worker]
+        self._free[worker].append(pending.kept)
+        return pending.kept
 
 
 class Outbox:

@@ -23,6 +23,7 @@ from prlc.engines.distributed.member import bad_update
 from prlc.engines.distributed.packing import Vector, is_finite
 from prlc.engines.distributed.terms import Terms
 from prlc.engines.distributed.wire import Kind, Note, Wire
+from prlc.methods import Mask
 from prlc.optimizers import OptimizerFactory, make
 
 log = logging.getLogger("prlc")
@@ -45,6 +46,9 @@ class Shard:
 class Keeper(ABC):
     """What keepers of all families share."""
 
+    #: How many pushes of a worker may be on their way at once.
+    depth = 1
+
     def __init__(
         self,
         terms: Terms,
@@ -57,7 +61,7 @@ class Keeper(ABC):
         self.terms, self.shard = terms, shard
         self.bad_updates = np.zeros(terms.num_workers, np.int64)
         self._wire, self._ranks, self._on_save = wire, ranks, on_save
-        self._inbox = Inbox(wire, ranks, self._zeros)
+        self._inbox = Inbox(wire, ranks, self._zeros, self.depth)
         self._outbox = Outbox(wire, ranks)
         self._optimizer = None
         if optimizer is not None:
@@ -65,12 +69,19 @@ class Keeper(ABC):
             self._optimizer = make(optimizer, [p.requires_grad_() for p in parameters])
 
     @abstractmethod
-    def begin(self) -> None:
-        """Ask for the first messages, once the state is loaded."""
+    def begin(self, step: int) -> None:
+        """Ask for the first messages, once the state is loaded; `step` comes first."""
 
     @abstractmethod
     def step(self, step: int) -> StepReport | None:
         """What the server does in a step."""
+
+    def dismiss(self) -> Mask:
+        """Let workers go that are still at work after the last step; whose updates come too late.
+
+        They did travel, so they count as traffic. Only an asynchronous method has such.
+        """
+        return np.zeros(self.terms.num_workers, bool)
 
     def hand_out(self) -> None:
         """Send the final model to all."""
@@ -85,18 +96,31 @@ class Keeper(ABC):
     def _zeros(self) -> Vector:
         return [torch.zeros_like(flat) for flat in self.shard.values]
 
-    def _accepts(self, note: Note, update: Vector, worker: int) -> bool:
-        """Whether an update may reach the model; who stops at bad ones stops here."""
-        kind = note.kind
-        if kind is Kind.UPDATE and not is_finite(update):
-            kind = Kind.INFINITE
-        bad = max(note.bad, int(kind is not Kind.UPDATE))
+    def _accepts(self, note: Note, worker: int) -> bool:
+        """Whether a worker has an update to give; it may have left out bad ones itself."""
+        has_one = note.kind is Kind.UPDATE
+        bad = max(note.bad, int(not has_one))
         if bad:
-            self.bad_updates[worker] += bad
-            if self.terms.on_bad_update == "stop":
-                raise bad_update(kind, worker, note.step)
-            log.warning("Left out: %s", bad_update(kind, worker, note.step))
-        return kind is Kind.UPDATE
+            self._refuse(note.kind, worker, note.step, bad)
+        return has_one
+
+    def _checked(self, note: Note, worker: int, what: str) -> Vector | None:
+        """The update that a note tells of, if it may reach the model."""
+        if not self._accepts(note, worker):
+            return None
+        update = self._inbox.update(worker, what)
+        if is_finite(update):
+            return update
+        self._refuse(Kind.INFINITE, worker, note.step)
+        return None
+
+    def _refuse(self, kind: Kind, worker: int, step: int, count: int = 1) -> None:
+        """Leave out a bad update; who stops at such stops here."""
+        self.bad_updates[worker] += count
+        error = bad_update(kind, worker, step)
+        if self.terms.on_bad_update == "stop":
+            raise error
+        log.warning("Left out: %s", error)
 
     @torch.no_grad()
     def _apply(self, update: Vector) -> None:

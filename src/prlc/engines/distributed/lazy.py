@@ -35,7 +35,8 @@ class LazyKeeper(Keeper):
         self._asked = np.ones(P, bool)
         self._lr = math.nan
 
-    def begin(self) -> None:
+    def begin(self, step: int) -> None:
+        del step
         for worker in np.flatnonzero(self._asked).tolist():
             self._inbox.expect(worker)
 
@@ -54,8 +55,10 @@ class LazyKeeper(Keeper):
                 )
             losses.append(note.loss)
             self._lr = note.lr
-            update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []
-            if note.kind is not Kind.NOTHING and self._accepts(note, update, worker):
+            if note.kind is Kind.NOTHING:
+                continue
+            update = self._checked(note, worker, what)
+            if update is not None:
                 pushes[worker] = True
                 of_parameters, of_buffers = self.shard.split(update)
                 changes[worker] = self._remember(worker, [u / note.lr for u in of_parameters])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from prlc.engines.distributed.recorder import Recorder
 from prlc.engines.distributed.terms import Layout, Terms
 from prlc.engines.distributed.updates import OwnModel
 from prlc.engines.distributed.wire import Kind, Note, Pending, Tag, Wire
-from prlc.errors import ConfigError, DivergedError, PrlcError
+from prlc.errors import ConfigError, DivergedError, PeerError, PrlcError
 from prlc.methods import Lazy, Scheduled
 
 # A worker's own wait for the server is longer than the server's for a worker, so that it is the
@@ -155,7 +156,9 @@ class Member:
             self._bad += 1
             if self.terms.on_bad_update == "stop":
                 self._loose += self._tell(kind, step)
-                self.flush()
+                with suppress(PeerError):  # who has read it ends at once
+                    self._settle_state()
+                    self.flush()
                 raise bad_update(kind, self.worker, step)
         return kind
 
@@ -282,9 +285,13 @@ class Member:
 
     def send_state(self) -> None:
         """Give rank 0 what a checkpoint must hold of this worker."""
-        for each in self._given:
-            each.wait("room for the next state", self._long)
+        self._settle_state()
         self._given = self._wire.send_object(self.state(), 0)
+
+    def _settle_state(self) -> None:
+        for each in self._given:
+            each.wait("that it takes a former state", self._long)
+        self._given.clear()
 
     def state(self) -> dict[str, Any]:
         state = {

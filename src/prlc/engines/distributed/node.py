@@ -79,7 +79,7 @@ class Node:
 
     # -- beginning --------------------------------------------------------------------------------
 
-    def begin(self, parts: Parts | None = None) -> None:
+    def begin(self, step: int, parts: Parts | None = None) -> None:
         """Start from a checkpoint's parts (rank 0 has them; the others get theirs), or anew."""
         layout, rank = self.connection.layout, self.connection.rank
         if self.connection.tell_all(parts is not None):
@@ -97,7 +97,7 @@ class Node:
             else:
                 self._load(self._wire.receive_object(0, "the checkpoint"))
         if self.keeper is not None:
-            self.keeper.begin()
+            self.keeper.begin(step)
 
     def _load(self, own: Parts) -> None:
         if self.keeper is not None:

@@ -67,13 +67,10 @@ class Packing:
                 found[i] = part.view(self._shapes[i])
         return [found[i] for i in range(len(self._shapes))]
 
-    def pack(self, tensors: Sequence[Tensor | None], vector: Vector) -> None:
-        """Copy tensors into a whole vector; None is zeros."""
+    def pack(self, tensors: Sequence[Tensor], vector: Vector) -> None:
+        """Copy tensors into a whole vector."""
         for into, tensor in zip(self.tensors(vector), tensors, strict=True):
-            if tensor is None:
-                into.zero_()
-            else:
-                into.copy_(tensor)
+            into.copy_(tensor)
 
     def unpack(self, vector: Vector, tensors: Sequence[Tensor]) -> None:
         """Copy a whole vector into tensors."""
@@ -98,12 +95,10 @@ class Packing:
         return [(size * s // S, size * (s + 1) // S) for size in self._sizes]
 
 
-def is_finite(vector: Vector) -> bool:
+def is_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether every number is. A sum is cheaper than a look at each, and spoilt by any that is not;
     only if it is spoilt, or too large, each is looked at."""
-    return all(
-        bool(flat.sum().isfinite()) or bool(flat.isfinite().all()) for flat in vector if len(flat)
-    )
+    return all(bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def distance_sq(a: Vector, b: Vector) -> float:

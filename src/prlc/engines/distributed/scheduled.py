@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from prlc.engines.base import StepReport
-from prlc.engines.distributed.keeper import Keeper, add, mean_loss
-from prlc.engines.distributed.packing import is_finite
+from prlc.engines.distributed.keeper import Keeper, mean_loss
+from prlc.engines.distributed.packing import Vector, is_finite
 from prlc.engines.distributed.wire import Kind
 from prlc.errors import ConfigError, DivergedError
 from prlc.methods import Mask, Scheduled
@@ -17,64 +17,106 @@ from prlc.methods import Mask, Scheduled
 
 class ScheduledKeeper(Keeper):
     """Adds pushes in the order of the workers, so that the sum is the same to the bit however they
-    arrive. A worker's next push is asked for once its last one was added; until then it waits in
-    the worker, so one buffer for each is all that is kept here."""
+    arrive. While one worker is waited for, the next pushes of the others go on arriving, as many as
+    there are buffers for; further ones wait in their worker."""
 
-    def begin(self) -> None:
-        for worker in range(self.terms.num_workers):
-            self._inbox.expect(worker)
+    depth = 2
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._method = cast(Scheduled, self.terms.method)
+        self._total = self._zeros()
+
+    def begin(self, step: int) -> None:
+        P, period = self.terms.num_workers, self._method.period
+        before = step - (step % period) - 1  # the last step at which workers pushed
+        self._asked = np.full(P, before)  # the last step whose push a worker was asked for
+        for worker, pull in enumerate(self._next_pulls(before)):
+            self._expect(worker, pull)
 
     def step(self, step: int) -> StepReport | None:
-        P, method = self.terms.num_workers, cast(Scheduled, self.terms.method)
-        due = bool(method.due(step))
-        pulls = method.pulls(self.terms.seed, np.arange(P), step)
+        P = self.terms.num_workers
+        pulls = self._method.pulls(self.terms.seed, np.arange(P), step)
         pushes = np.zeros(P, bool)
         loss = math.nan
-        if due:
-            losses = self._gather(step, pulls, pushes)
-            if losses is None:
+        if self._method.due(step):
+            gathered = self._gather(step)
+            if gathered is None:
                 return None
+            losses, pushes = gathered
             loss = mean_loss(losses)
-        for worker in np.flatnonzero(pulls).tolist():
-            self._outbox.model(worker, self.shard.values)
-            if due:  # after the model, as the worker does
-                self._expect(worker, step)
+            for worker, pull in enumerate(self._next_pulls(step)):
+                if pulls[worker]:
+                    self._outbox.model(worker, self.shard.values)
+                self._expect(worker, pull)
         if self.terms.saves(step + 1):
             self._on_save()
         return StepReport(loss, np.ones(P, bool), pushes, pulls)
 
-    def _expect(self, worker: int, step: int) -> None:
-        """Ask for the push after this step's, if there is to be one."""
-        period = cast(Scheduled, self.terms.method).period
-        if self.terms.steps is None or step + period < self.terms.steps:
+    def _next_pulls(self, step: int) -> list[int]:
+        """At which step after this one each worker pulls next, as far ahead as there is room."""
+        steps = step + self._method.period * np.arange(1, self.depth + 1)
+        workers = np.arange(self.terms.num_workers)
+        pulls = self._method.pulls(self.terms.seed, workers[:, None], steps)
+        first = np.where(pulls.any(1), pulls.argmax(1), -1)
+        return cast(list[int], steps[first].tolist())
+
+    def _expect(self, worker: int, until: int) -> None:
+        """Ask for the worker's pushes up to that of a step, as far as there is room.
+
+        Those after its next pull have to wait: between two ranks, both name what they exchange in
+        the same order.
+        """
+        last = until if self.terms.steps is None else min(until, self.terms.steps - 1)
+        while self._inbox.has_room(worker):
+            if self._asked[worker] + self._method.period > last:
+                return
+            self._asked[worker] += self._method.period
             self._inbox.expect(worker)
 
-    def _gather(self, step: int, pulls: Mask, pushes: Mask) -> list[float] | None:
+    def _gather(self, step: int) -> tuple[list[float], Mask] | None:
         """Take everybody's push and apply the mean; None if all said goodbye instead."""
         P, what = self.terms.num_workers, f"its update of step {step}"
-        total, losses, gone = self._zeros(), [], []
+        updates: dict[int, Vector] = {}
+        losses, gone = [], []
         for worker in range(P):
             note = self._inbox.note(worker, what)
             if note.kind is Kind.BYE:
                 gone.append((worker, note.step))
                 continue
             losses.append(note.loss)
-            update = self._inbox.update(worker, what) if note.kind is Kind.UPDATE else []
-            if self._accepts(note, update, worker):
-                add(total, update)
-                pushes[worker] = True
-            if not pulls[worker]:
-                self._expect(worker, step)
+            if self._accepts(note, worker):
+                updates[worker] = self._inbox.update(worker, what)
+                self._add(updates[worker], first=len(updates) == 1)
         if len(gone) == P:
             return None
         if gone:
             raise ConfigError(
                 f"Worker {gone[0][0]} stopped after {gone[0][1]} steps while others go on. With "
-                f"{self.terms.method.label} all must take as many steps: give each as many batches."
+                f"{self._method.label} all must take as many steps: give each as many batches."
             )
-        if not is_finite(total):  # each was, but they are too large together
-            raise DivergedError(int(np.flatnonzero(pushes)[0]), step, "sum of updates with that")
+        if updates and not is_finite(self._total):
+            self._leave_out_bad_ones(updates, step)
         self._outbox.settle_all()  # nobody is still taking the model that changes now
-        if pushes.any():
-            self._apply([flat / int(pushes.sum()) for flat in total])
-        return losses
+        if updates:
+            for flat in self._total:
+                flat.div_(len(updates))
+            self._apply(self._total)
+        return losses, np.isin(np.arange(P), list(updates))
+
+    def _add(self, update: Vector, first: bool) -> None:
+        for total, change in zip(self._total, update, strict=True):
+            if first:
+                total.copy_(change)
+            else:
+                total.add_(change)
+
+    def _leave_out_bad_ones(self, updates: dict[int, Vector], step: int) -> None:
+        """Find whose updates spoilt the sum, and make it again without them."""
+        for worker in [w for w, update in updates.items() if not is_finite(update)]:
+            self._refuse(Kind.INFINITE, worker, step)
+            del updates[worker]
+        for number, update in enumerate(updates.values()):
+            self._add(update, first=number == 0)
+        if updates and not is_finite(self._total):  # each is, but they are too large together
+            raise DivergedError(min(updates), step, "sum of updates with that")

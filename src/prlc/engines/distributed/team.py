@@ -118,7 +118,7 @@ class Team:
         )
         saved = self._open_folder() if self._connection.rank == 0 else None
         start = self._connection.tell_all(saved["steps_done"] if saved else 0)
-        node.begin(saved["parts"] if saved else None)
+        node.begin(start, saved["parts"] if saved else None)
         if node.member is None:
             self._keep(node, start)
             node.close()
@@ -155,6 +155,7 @@ class Team:
                 if self._folder is not None and node.saved is not None:
                     self._folder.save_checkpoint({"steps_done": step, "parts": node.saved})
         assert node.keeper is not None
+        node.keeper.dismiss()
         node.keeper.hand_out()
 
 

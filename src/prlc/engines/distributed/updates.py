@@ -62,26 +62,26 @@ class OwnModel:
         self.show()
 
     def _write_update(self, into: Vector, plain: bool) -> None:
-        tensors: list[Tensor | None] = [*_detached(self.model)]
+        updates, before = self._packing.tensors(into), self._packing.tensors(self.values)
+        changed = list(zip(updates, _detached(self.model), before, strict=True))
         if plain:
-            gradients = [p.grad for p in self.model.parameters()]
-            tensors[: len(gradients)] = [
-                g if g is None else g.detach().to_dense() for g in gradients
-            ]
+            parameters = list(self.model.parameters())
+            for update, parameter in zip(updates, parameters, strict=False):  # then come buffers
+                if parameter.grad is None:
+                    update.zero_()
+                else:
+                    gradient = parameter.grad.detach().to_dense().to(update.device)
+                    torch.mul(gradient, -self.lr, out=update)
+            del changed[: len(parameters)]
         else:
             self.optimizer.step()
-        self._packing.pack(tensors, into)
-        for flat, values, n in zip(into, self.values, self._packing.num_parameters, strict=True):
-            if plain:
-                flat[:n].mul_(-self.lr)
-                flat[n:].sub_(values[n:])
-            else:
-                flat.sub_(values)
+        for update, now, then in changed:
+            torch.sub(now.to(update.device), then, out=update)
 
     def _has_finite_gradients(self) -> bool:
         """Before an optimizer takes them into its own state."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return all(bool(g.detach().to_dense().isfinite().all()) for g in gradients)
+        return is_finite([gradient.detach().to_dense() for gradient in gradients])
 
     @torch.no_grad()
     def move(self, update: Vector, share: float) -> None:
