@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt torch -e '.[dev]'
 	@touch $@
 
-compare: $(READY)  ## every method on the built-in data: a table and a plot
+compare: $(READY)  ## every method on the built-in data: a table, a plot, a page
 	$(BIN)/prlc compare
 
 test: lint  ## style, types and tests

@@ -72,7 +72,8 @@ def bed(
         bool, typer.Option("--check", help="Say what the testbed needs and what is missing here.")
     ] = False,
     cleaning: Annotated[
-        bool, typer.Option("--clean", help="Remove what a killed testbed left behind; no other.")
+        bool,
+        typer.Option("--clean", help="Remove what a killed testbed left behind, and nothing else."),
     ] = False,
 ) -> None:
     """Train on a server and workers that are joined by links with limits.

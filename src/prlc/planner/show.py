@@ -137,7 +137,7 @@ def _help(advice: Advice, row: Row) -> str:
     if row.price.limit == "compute":
         return "Faster workers or smaller batches would help; fewer pulls would not."
     if row.price.limit == "uplink":
-        return "Smaller or rarer pushes would help; fewer pulls would hardly."
+        return "Smaller or rarer pushes would help; fewer pulls would hardly help."
     if row.price.limit == "downlink":
         return "Fewer pulls shorten the step, as far as the loss allows."
     pulling = 1 - (1 - row.pull_ratio) ** advice.workers
