@@ -48,7 +48,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from prlc.engines.distributed import Layout, Terms
-from prlc.engines.distributed.connection import Connection
+from prlc.engines.distributed.connection import Connection, ways
 from prlc.engines.distributed.node import Node
 from prlc.engines.distributed.wire import Wire
 from prlc.methods import NSGD, PRLC, Scheduled
@@ -133,11 +133,12 @@ class Engine:
         compute: Callable[[nn.Module], object],
     ) -> None:
         ranks = list(range(layout.num_ranks))
-        rank, (data, control, sums) = dist.get_rank(), [dist.new_group(ranks) for _ in range(3)]
+        rank, (control, sums) = dist.get_rank(), [dist.new_group(ranks) for _ in range(2)]
+        payload = {way: dist.new_group(ranks) for way in ways(layout)}
         self.node: Node | None = None
         self._model, self._compute, self._step = model, compute, 0
         if rank in ranks:
-            wire = Wire(rank, PATIENCE, layout.names(), data, control)
+            wire = Wire(rank, PATIENCE, layout.names(), payload, control)
             connection = Connection(layout, wire, sums, torch.device("cpu"), leaves=False)
             terms = Terms(method, len(layout.workers), steps=steps)
             self.node = Node(connection, terms, model, lambda m: SGD(m.parameters(), lr=LR))

@@ -61,19 +61,28 @@ def train(
     loss: called with the module's output and the targets; gives the mean over the batch.
     data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
     method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1".
+    workers, batch_size: how many workers, and the samples that each takes in a step.
     epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
         `data` has, over all workers.
-    lr, schedule: the learning rate, and `constant`, `cosine`, `step:EPOCHS:FACTOR` or a schedule.
+    lr, schedule: the learning rate, and `constant`, `cosine`, `step` (the paper's: a tenth every 30
+        epochs), `step:EPOCHS:FACTOR` or a schedule.
     optimizer: on every worker: a name, or a function from parameters to a torch optimizer.
     server_optimizer: `add`, `nesterov` (as in DiLoCo), or such a function.
     partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
     network: what the simulated time is computed for: a preset, a `Network` or settings of one.
-    plan: how to compute; measured and remembered if not given.
+    seed: of everything that is drawn: partition, batches, pulls. The same seed, the same result.
+    engine: `simulator`, `reference` (plain and slow), or `distributed`.
+    plan: how the simulator computes; measured and remembered if not given.
     cluster: how real processes take part (`engine="distributed"`, under torchrun). All of them
         call this function; rank 0 keeps the folder, and a run that is there goes on.
-    eval_every, eval_samples: how often, and on how many samples (None: all), to evaluate. The
-        test accuracy in the summary is always that of all test data.
-    folder: where the run is written (see `prlc.runs`); `resume` continues the run that is there.
+    device: `cpu`, or `cuda` and its like.
+    eval_every, eval_samples: how often, in steps (None: 50 times), and on how many samples (None:
+        all) to evaluate. The test accuracy in the summary is always that of all test data.
+    folder: where the run is written (see `prlc.runs`), with a checkpoint every `checkpoint_every`
+        steps (None: 20 times); `resume` continues the run that is there.
+    tensorboard: also write TensorBoard events there; needs prlc[tensorboard].
+    extra_config: what else is to stand in the run's config.json.
+    on_progress: called after every step.
     """
     data = Dataset.of(data)
     if epochs is None and steps is None:
@@ -180,6 +189,12 @@ def compare(
     **settings: Any,
 ) -> Comparison:
     """Train the same model on the same data by each of `methods`; `settings` as in `train`."""
+    if settings.get("engine") == "distributed":
+        raise ConfigError(
+            "A comparison runs in one process, but real processes were asked for. Train by each "
+            "method in turn (torchrun ... prlc train --engine distributed --out DIR), then compare "
+            "the runs: prlc report DIR..."
+        )
     data = Dataset.of(data)
     given = [methods] if isinstance(methods, str | Method) else methods
     chosen = [parse_method(m) if isinstance(m, str) else m for m in given]

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from prlc.config import Config
 from prlc.data import Dataset
 from prlc.engines import Engine, Loss, Plan, Reference, Simulator
 from prlc.engines.distributed import Distributed, Terms, connect
-from prlc.engines.distributed.connection import Connection
+from prlc.engines.distributed.connection import Connection, own_device
 from prlc.engines.plan import choose_plan, use_threads
 from prlc.errors import ConfigError
 from prlc.evaluation import Evaluator, Metrics
@@ -85,6 +85,8 @@ class Training:
         config: Config,
     ) -> None:
         """Checks everything that can be checked before the first step."""
+        if config.engine == "distributed":
+            config = replace(config, device=str(own_device(config.device)))
         self.config = config
         self._folder: RunFolder | None = None
         self._board: BoardWriter | None = None
@@ -300,7 +302,7 @@ class Training:
             "engine": self.config.engine,
             "plan": asdict(self._plan) if self._plan else None,
             **({"bad_updates": engine.bad_updates} if isinstance(engine, Distributed) else {}),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "python": platform.python_version(),
         }
         self._model.to(self._home)

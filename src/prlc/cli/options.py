@@ -28,7 +28,11 @@ _REAL = "Real processes (--engine distributed, under torchrun)"
 Data = Annotated[str, typer.Option(help=f"Data set: {', '.join(DATASETS)}.", rich_help_panel=_WHAT)]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder with the data set's published files.", rich_help_panel=_WHAT),
+    typer.Option(
+        help="Folder with the data set's published files (default: $PRLC_DATA_DIR, else they are "
+        "downloaded into the cache).",
+        rich_help_panel=_WHAT,
+    ),
 ]
 Model = Annotated[str, typer.Option(help=f"Model: {', '.join(MODELS)}.", rich_help_panel=_WHAT)]
 Norm = Annotated[
@@ -97,7 +101,9 @@ Threads = Annotated[
 ]
 EvalEvery = Annotated[
     int | None,
-    typer.Option(help="Steps between evaluations (default: 50 in a run).", rich_help_panel=_RUN),
+    typer.Option(
+        help="Steps between evaluations (default: a fiftieth of the run).", rich_help_panel=_RUN
+    ),
 ]
 EvalSamples = Annotated[
     int,
@@ -141,7 +147,7 @@ EmulateCompute = Annotated[
     bool,
     typer.Option(
         "--emulate-compute",
-        help="Let steps take at least as long as the simulated network says.",
+        help="Slow every step down to the compute time of --network and --net.",
         rich_help_panel=_REAL,
     ),
 ]

@@ -37,7 +37,8 @@ def train(
         typer.Option(help="H of PR, PRLC and Local SGD: communicate every H-th step only."),
     ] = None,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Steps between checkpoints (default: 20 in a run).")
+        int | None,
+        typer.Option(help="Steps between checkpoints (default: a twentieth of the run)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run (default: runs/NNNN-METHOD-MODEL-DATA).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -17,10 +18,11 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from prlc.engines.distributed.terms import Layout
-from prlc.engines.distributed.wire import Wire
+from prlc.engines.distributed.wire import Tag, Way, Wire, from_bytes, to_bytes
 from prlc.errors import ConfigError, PeerError
 
 _LOOK_AT_PARENT = 0.5  # seconds
+_PATIENT = 300.0  # seconds at least that others may take to begin, and to end
 
 
 @dataclass(frozen=True)
@@ -42,23 +44,29 @@ class Connection:
 
     def tell_all(self, content: Any) -> Any:
         """What rank 0 says, on every rank."""
-        box = [content]
+        data = to_bytes(content)
+        size = torch.tensor([len(data)])
         with self._together():
-            dist.broadcast_object_list(box, 0, self.wire.control)
-        return box[0]
+            dist.broadcast(size, 0, self.wire.control)
+            if self.rank != 0:
+                data = torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(data, 0, self.wire.control)
+        return from_bytes(data)
 
-    def gather(self, content: Any) -> list[Any]:
+    def gather(self, content: Any, what: str) -> list[Any]:
         """What every rank says, on rank 0."""
-        box = [None] * self.layout.num_ranks
-        with self._together():
-            dist.gather_object(content, box if self.rank == 0 else None, 0, self.wire.control)
-        return box
+        limit = max(self.wire.patience, _PATIENT)
+        if self.rank != 0:
+            for pending in self.wire.send_object(content, 0, Tag.GATHER):
+                pending.wait(f"that it takes {what}", 2 * limit)
+            return []
+        others = range(1, self.layout.num_ranks)
+        told = [self.wire.receive_object(rank, what, Tag.GATHER, limit) for rank in others]
+        return [content, *told]
 
     def check_same(self, what: str, value: str) -> None:
         """Refuse to begin if a rank differs from rank 0 in something all must agree on."""
-        values: list[str] = [""] * self.layout.num_ranks
-        with self._together():
-            dist.all_gather_object(values, value, self.wire.control)
+        values: list[str] = self.tell_all(self.gather(value, f"its {what}"))
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise ConfigError(
@@ -113,6 +121,13 @@ def world() -> tuple[int, int]:
         ) from None
 
 
+def own_device(name: str) -> torch.device:
+    """Where this process computes: "cuda" is the GPU that its number on its machine says."""
+    if name == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device(name)
+
+
 def connect(layout: str, patience: float, device: torch.device) -> Connection:
     """Join the other processes."""
     rank, num_ranks = world()
@@ -122,7 +137,7 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    patient = timedelta(seconds=max(patience, 300.0))  # starting takes its time
+    patient = timedelta(seconds=max(patience, _PATIENT))
     joined = dist.is_initialized()  # by the user's own script
     if not joined:
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
@@ -130,13 +145,20 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
         dist.init_process_group(
             backend, timeout=patient, store=store, rank=rank, world_size=num_ranks
         )
-    data = dist.new_group(timeout=patient)
+    payload = {way: dist.new_group(timeout=patient) for way in ways(arranged)}
     control = dist.new_group(backend="gloo", timeout=patient)
     several = len(arranged.owners) > 1
     sums = dist.new_group(backend="gloo", timeout=patient) if several else None
-    wire = Wire(rank, patience, arranged.names(), data, control)
+    wire = Wire(rank, patience, arranged.names(), payload, control)
     payload_on = device if on_gpu else torch.device("cpu")
     return Connection(arranged, wire, sums, payload_on, leaves=not joined)
+
+
+def ways(layout: Layout) -> list[Way]:
+    """The ways that payload takes, each of which needs a process group."""
+    pairs = itertools.product(layout.workers, layout.owners)
+    pushes = {(Tag.PUSH, worker < owner) for worker, owner in pairs if worker != owner}
+    return sorted(pushes | {(Tag.PULL, not up) for _, up in pushes})
 
 
 def _store_of_this_start(patient: timedelta) -> PrefixStore | None:

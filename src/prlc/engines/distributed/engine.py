@@ -132,8 +132,9 @@ class Distributed(Engine):
         if self._working is not None:
             self._working.join()
         member, layout = self.node.member, self.node.connection.layout
-        own = (member.recorder.events, staying(member.own.model)) if member else ([], [])
-        told = self.node.connection.gather(own)
+        counters = [tensor.cpu() for tensor in staying(member.own.model)] if member else []
+        events = member.recorder.events if member else []
+        told = self.node.connection.gather((events, counters), "what it has recorded")
         if self.node.connection.rank == 0:
             self.recorded = [events for events, _ in told]
             self._staying = told[layout.workers[0]][1]

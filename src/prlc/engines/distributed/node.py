@@ -57,7 +57,7 @@ class Node:
         self.keeper: Keeper | None = None
         if rank in layout.owners:
             self.keeper = self._make_keeper(start, server_optimizer)
-        self.whole = start if rank == 0 else []  # the global model, as last shown
+        self.whole = _on_cpu(start) if rank == 0 else []  # the global model, as last shown
         self.member: Member | None = None
         if rank in layout.workers:
             own = OwnModel(model, make_optimizer(model), self.packing)
@@ -121,7 +121,7 @@ class Node:
         assert self.keeper is not None
         owners, values = self.connection.layout.owners, self.keeper.shard.values
         if self.connection.rank != 0:
-            self._wire.send(_copy(values), 0, Tag.SHOW).wait("that it takes a shard")
+            self._wire.send(_on_cpu(values), 0, Tag.SHOW).wait("that it takes a shard")
             return
         for number, owner in enumerate(owners):
             part = self.packing.shard(self.whole, number)
@@ -188,5 +188,5 @@ def _of_rank(parts: Parts, owners: list[int], workers: list[int], rank: int) -> 
     }
 
 
-def _copy(values: Vector) -> Vector:
-    return [flat.detach().clone() for flat in values]
+def _on_cpu(values: Vector) -> Vector:
+    return [flat.detach().to("cpu", copy=True) for flat in values]

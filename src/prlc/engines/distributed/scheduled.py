@@ -29,10 +29,9 @@ class ScheduledKeeper(Keeper):
 
     def begin(self, step: int) -> None:
         P, period = self.terms.num_workers, self._method.period
-        before = step - (step % period) - 1  # the last step at which workers pushed
-        self._asked = np.full(P, before)  # the last step whose push a worker was asked for
-        for worker, pull in enumerate(self._next_pulls(before)):
-            self._expect(worker, pull)
+        self._asked = np.full(P, step - step % period - 1)  # the last step whose push was asked for
+        for worker in range(P):
+            self._expect(worker)
 
     def step(self, step: int) -> StepReport | None:
         P = self.terms.num_workers
@@ -45,33 +44,21 @@ class ScheduledKeeper(Keeper):
                 return None
             losses, pushes = gathered
             loss = mean_loss(losses)
-            for worker, pull in enumerate(self._next_pulls(step)):
+            for worker in range(P):
+                self._expect(worker)
                 if pulls[worker]:
                     self._outbox.model(worker, self.shard.values)
-                self._expect(worker, pull)
         if self.terms.saves(step + 1):
             self._on_save()
         return StepReport(loss, np.ones(P, bool), pushes, pulls)
 
-    def _next_pulls(self, step: int) -> list[int]:
-        """At which step after this one each worker pulls next, as far ahead as there is room."""
-        steps = step + self._method.period * np.arange(1, self.depth + 1)
-        workers = np.arange(self.terms.num_workers)
-        pulls = self._method.pulls(self.terms.seed, workers[:, None], steps)
-        first = np.where(pulls.any(1), pulls.argmax(1), -1)
-        return cast(list[int], steps[first].tolist())
-
-    def _expect(self, worker: int, until: int) -> None:
-        """Ask for the worker's pushes up to that of a step, as far as there is room.
-
-        Those after its next pull have to wait: between two ranks, both name what they exchange in
-        the same order.
-        """
-        last = until if self.terms.steps is None else min(until, self.terms.steps - 1)
+    def _expect(self, worker: int) -> None:
+        """Ask for the worker's next pushes, as far as there is room."""
         while self._inbox.has_room(worker):
-            if self._asked[worker] + self._method.period > last:
+            next_push = self._asked[worker] + self._method.period
+            if self.terms.steps is not None and next_push >= self.terms.steps:
                 return
-            self._asked[worker] += self._method.period
+            self._asked[worker] = next_push
             self._inbox.expect(worker)
 
     def _gather(self, step: int) -> tuple[list[float], Mask] | None:

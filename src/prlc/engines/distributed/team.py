@@ -19,11 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from prlc.engines.distributed.connection import Connection, connect
+from prlc.engines.distributed.connection import Connection, connect, own_device
 from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.node import Node, in_background
 from prlc.engines.distributed.terms import Cluster, Terms
@@ -52,12 +51,15 @@ def join(
     layout: `sharded`: every process is a worker and keeps a part of the global model; `server`:
         the first process keeps all of it and never comes back from `wrap`.
     steps: how many steps the server takes; only LAG needs to know.
-    folder: where the first process writes a checkpoint every `checkpoint_every` steps. Started
-        again, the run goes on from there, and `worker.steps_done` says where.
+    seed: of the draws who pulls when.
+    folder: where the first process writes a checkpoint every `checkpoint_every` steps; without one,
+        none is written. Started again, the run goes on from there, and `worker.steps_done` says
+        where.
     window: how many pushes may be under way before a worker waits.
     peer_timeout: seconds of silence after which a process counts as hung.
-    on_bad_update: what to do with an update that is not finite: `stop`, or `skip` it.
-    device: where the workers' models are; on GPUs, NCCL carries what is large.
+    on_bad_update: what to do with an update that is not finite or misshapen: `stop`, or `skip` it.
+    device: where the workers' models are. With `cuda` every process of a machine takes the GPU of
+        its number, and NCCL carries what is large.
     """
     chosen = parse_method(method) if isinstance(method, str) else method
     if isinstance(chosen, Lazy) and steps is None:
@@ -68,7 +70,7 @@ def join(
     cluster = Cluster(
         layout=layout, window=window, peer_timeout=peer_timeout, on_bad_update=on_bad_update
     )
-    connection = connect(cluster.layout, cluster.peer_timeout, torch.device(device))
+    connection = connect(cluster.layout, cluster.peer_timeout, own_device(device))
     terms = Terms(
         method=chosen,
         num_workers=len(connection.layout.workers),

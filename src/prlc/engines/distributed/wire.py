@@ -2,8 +2,11 @@
 
 A message is a vector of payload (an update, a model) or a small note. gloo hands over what arrives
 into buffers that were named beforehand, in the background; so receiving is asked for early and
-waited for late, and a sender that need not wait does not. Between two ranks, both ends name their
-messages in the same order, which is all that NCCL needs, too.
+waited for late, and a sender that need not wait does not.
+
+NCCL carries out what two ranks exchange in the order in which each of them named it, so a message
+that is awaited early would hold up all others. Updates and models, and either direction, therefore
+have process groups of their own: within one, both ends name their messages in the same order.
 
 A rank that is both worker and owner of a shard also writes to itself: that goes through a queue.
 """
@@ -37,6 +40,12 @@ class Tag(IntEnum):
     STATE = 5
     SHARD = 6
     SHOW = 7
+    GATHER = 8
+
+
+PAYLOAD = (Tag.PUSH, Tag.PULL)
+Way = tuple[Tag, bool]
+"""What payload it is, and whether it goes from a lower rank to a higher."""
 
 
 class Kind(IntEnum):
@@ -107,8 +116,8 @@ class Wire:
     """Seconds of silence after which a peer counts as hung."""
     names: list[str]
     """What each rank is called in errors: "rank 3 (worker 2)"."""
-    data: dist.ProcessGroup | None  # of payload
-    control: dist.ProcessGroup | None  # of notes: always on CPU
+    payload: dict[Way, Any]  # the process group for every way that payload takes
+    control: dist.ProcessGroup | None  # that of notes: always on CPU
     _own: dict[Tag, queue.Queue[_Letter]] = field(
         default_factory=lambda: defaultdict(queue.Queue), repr=False
     )
@@ -119,7 +128,7 @@ class Wire:
             letter = _Letter(tensors)
             self._own[tag].put(letter)
             return Pending(self, peer, [letter], tensors)
-        group = self._group(tag)
+        group = self._group(tag, self.rank, peer)
         works = [dist.isend(t, peer, group, tag) for t in tensors if t.numel()]
         return Pending(self, peer, works, tensors)
 
@@ -127,24 +136,24 @@ class Wire:
         """Let tensors be filled with a peer's next message of that tag."""
         if peer == self.rank:
             return Pending(self, peer, [_Awaited(self._own[tag], tensors)], tensors)
-        group = self._group(tag)
+        group = self._group(tag, peer, self.rank)
         works = [dist.irecv(t, peer, group, tag) for t in tensors if t.numel()]
         return Pending(self, peer, works, tensors)
 
     def send_object(self, content: Any, peer: int, tag: Tag = Tag.STATE) -> list[Pending]:
         """Send plain containers of tensors and numbers."""
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        data = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+        data = to_bytes(content)
         size = torch.tensor([len(data)])
         return [self.send([size], peer, tag), self.send([data], peer, tag)]
 
-    def receive_object(self, peer: int, what: str, tag: Tag = Tag.STATE) -> Any:
+    def receive_object(
+        self, peer: int, what: str, tag: Tag = Tag.STATE, patience: float | None = None
+    ) -> Any:
         size = torch.zeros(1, dtype=torch.int64)
-        self.receive([size], peer, tag).wait(what)
+        self.receive([size], peer, tag).wait(what, patience)
         data = torch.zeros(int(size), dtype=torch.uint8)
-        self.receive([data], peer, tag).wait(what)
-        return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+        self.receive([data], peer, tag).wait(what, patience)
+        return from_bytes(data)
 
     def explain(self, peer: int, what: str, limit: float, error: Exception) -> PeerError:
         """Name the rank in what torch says of a connection."""
@@ -161,8 +170,20 @@ class Wire:
             "reached. Its own output says why; started again, the run goes on from its checkpoint.",
         )
 
-    def _group(self, tag: Tag) -> dist.ProcessGroup | None:
-        return self.data if tag in (Tag.PUSH, Tag.PULL) else self.control
+    def _group(self, tag: Tag, sender: int, receiver: int) -> dist.ProcessGroup | None:
+        return self.payload[tag, sender < receiver] if tag in PAYLOAD else self.control
+
+
+def to_bytes(content: Any) -> Tensor:
+    """Plain containers of tensors and numbers, as they travel."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+
+
+def from_bytes(data: Tensor) -> Any:
+    """What `to_bytes` was given. Nothing is executed, whatever has arrived."""
+    return torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 @dataclass
