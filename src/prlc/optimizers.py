@@ -69,6 +69,11 @@ def is_elementwise(optimizer: Optimizer) -> bool:
     return type(optimizer) in _ELEMENTWISE
 
 
+def needs_whole_tensors(optimizer: Optimizer) -> bool:
+    """Whether it is one of torch's that do not; of others it cannot be known."""
+    return type(optimizer).__module__.startswith("torch.") and not is_elementwise(optimizer)
+
+
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     """Use `lr` from now on."""
     for group in optimizer.param_groups:

@@ -180,8 +180,8 @@ class Training:
             window=cluster.window,
             on_bad_update=cluster.on_bad_update,
             lr=self._job.lr,
-            saves=lambda done: done % self._checkpoint_every == 0 and done < self._steps,
-            shows=lambda done: done % self._eval_every == 0 or done == self._steps,
+            save_every=self._checkpoint_every,
+            show_every=self._eval_every,
         )
         pace = self._timeline.step_seconds if cluster.emulate_compute else None
         return Distributed(self._job, self._connection, terms, pace, cluster.record_timeline)
@@ -301,7 +301,11 @@ class Training:
             "wall_seconds": round(self._wall, 3),
             "engine": self.config.engine,
             "plan": asdict(self._plan) if self._plan else None,
-            **({"bad_updates": engine.bad_updates} if isinstance(engine, Distributed) else {}),
+            **(
+                {"bad_updates": engine.bad_updates, "payload_sent": engine.sent}
+                if isinstance(engine, Distributed)
+                else {}
+            ),
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         }

@@ -62,7 +62,7 @@ class Case:
         return self.processes or self.workers + (self.layout == "server")
 
 
-def _keep_store() -> int:
+def keep_store() -> int:
     """Start the process in which all ranks find each other; gives its id.
 
     It has a port that the system chose and that nobody else can take meanwhile.
@@ -93,7 +93,7 @@ class Start:
         self._since = time.monotonic()
         folder = folder / case.name
         folder.mkdir(exist_ok=True)
-        self._store = _keep_store()
+        self._store = keep_store()
         os.environ["WORLD_SIZE"] = str(case.world)
         self._pids = []
         for rank in range(case.world):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +18,8 @@ from torch import distributed as dist
 from torch import nn
 
 import prlc
+
+from .run_cases import keep_store
 
 LR = 0.1
 STEPS = 12
@@ -78,7 +80,12 @@ def run(layout: str, folder: Path) -> None:
     found["asgd"] = train(unequal, steps=60 + 5 * unequal.worker)
     skipping = prlc.join("nsgd", layout=layout, on_bad_update="skip")
     found["skip"] = train(skipping, spoil=nan_in_worker_1(skipping))
-    torch.save(found, folder / f"{dist.get_rank()}.pt")
+    rank = int(os.environ["RANK"])
+    # Steps after the last push, with a checkpoint due among them; only the first has a folder.
+    kept = folder / "kept" if rank == 0 else None
+    saving = prlc.join("local-sgd:8", layout=layout, folder=kept, checkpoint_every=10)
+    found["checkpoint after the last push"] = train(saving, steps=18)
+    torch.save(found, folder / f"{rank}.pt")
     uneven = prlc.join("nsgd", layout=layout, peer_timeout=20.0)
     train(uneven, steps=STEPS + uneven.worker)  # refused, and the last thing in this process
 
@@ -86,23 +93,23 @@ def run(layout: str, folder: Path) -> None:
 def main() -> None:
     layout, workers, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     world = workers + (layout == "server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    os.environ["WORLD_SIZE"] = str(world)
+    store = keep_store()
     children = []
     for rank in range(world):
         if (child := os.fork()) == 0:
             os.environ["RANK"] = str(rank)
             torch.manual_seed(rank)
             torch.set_num_threads(1)
-            dist.init_process_group("gloo")
+            if layout == "server":  # as a script may do itself; otherwise every `join` does
+                dist.init_process_group("gloo")
             with (folder / f"{rank}.txt").open("w") as said:
                 os.dup2(said.fileno(), 2)
             run(layout, folder)
             os._exit(0)
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.kill(store, signal.SIGKILL)
     (folder / "codes.txt").write_text(" ".join(map(str, codes)))
 
 

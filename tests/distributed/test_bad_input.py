@@ -97,6 +97,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             limit=60.0,
         ),
         Case(name="method", other_settings={"method": "nsgd"}, settings=short, limit=60.0),
+        Case(name="seed", layout="sharded", other_settings={"seed": 1}, settings=short, limit=60.0),
         Case(name="first weights", layout="sharded", seed_by_rank=True, settings=short),
         Case(name="first weights, server", seed_by_rank=True, settings=short),
         Case(name="to be gone on with", workers=2, settings=kept),
@@ -127,7 +128,8 @@ def test_more_workers_than_processes(ended: dict[str, Ended]) -> None:
     [
         ("another model", "same model, but rank 4 (worker 3) has 8 tensors with "),
         ("other shapes", "same model, but rank 3 (worker 3) has 2 tensors with 52 numbers of"),
-        ("method", "same method, but rank 4 (worker 3) has NSGD, and rank 0 has PRLC r=0.3"),
+        ("method", "same settings, but rank 4 (worker 3) has method nsgd, seed 0, steps 4"),
+        ("seed", "same settings, but rank 3 (worker 3) has method prlc, pull_ratio 0.3, every 1"),
     ],
 )
 def test_a_rank_that_differs_is_named(ended: dict[str, Ended], name: str, sentence: str) -> None:

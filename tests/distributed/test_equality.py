@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import prlc
+from prlc.methods import Scheduled, parse_method
 
 from .launch import Ended, launch
 from .problems import outcome, problem, settings
@@ -63,8 +65,15 @@ def ended(
     """All runs in one layout."""
     layout = request.param
     alone = Case(name="one worker", layout=layout, workers=1, settings={"method": "asgd"})
+    late = Case(
+        name="late updates",
+        layout=layout,
+        workers=2,
+        settings={"method": "asgd", "steps": 40, "eval_every": 40, "checkpoint_every": 40},
+        trouble={"what": "slow payload", "worker": 1, "step": 0},
+    )
     cases = [Case(name=name, layout=layout, **given) for name, given in ALL.items()]
-    return launch([*cases, alone], f"equality-{layout}", tmp_path_factory)
+    return launch([*cases, alone, late], f"equality-{layout}", tmp_path_factory)
 
 
 @cache
@@ -110,6 +119,20 @@ def test_the_same_as_the_reference(ended: dict[str, Ended], name: str) -> None:
     assert ours["counters"] == theirs["counters"]
     assert_same_numbers(ours, theirs, *(["batch_loss"] if name in UNSENT else []))
     assert ours["summary"]["bad_updates"] == [0] * 4
+    sent = ours["summary"]["payload_sent"]
+    assert sum(sent["up"]) == theirs["summary"]["bytes_up"]
+    assert sum(sent["down"]) == theirs["summary"]["bytes_down"]
+
+
+@pytest.mark.parametrize("name", ["prlc", "local-sgd"])
+def test_payload_is_counted_by_worker(ended: dict[str, Ended], name: str) -> None:
+    ours = ended[name].of_rank()
+    payload = sum(t.numel() * t.element_size() for t in ours["tensors"].values())
+    method = cast(Scheduled, parse_method(METHODS[name]))
+    pulls = method.pulls(0, np.arange(4)[:, None], np.arange(60)).sum(1)
+    pushes = int(method.due(np.arange(60)).sum())
+    sent = ours["summary"]["payload_sent"]
+    assert sent == {"up": [pushes * payload] * 4, "down": (pulls * payload).tolist()}
 
 
 def test_every_process_is_given_the_result(ended: dict[str, Ended]) -> None:
@@ -135,6 +158,13 @@ def test_asgd_takes_what_arrives_and_learns(ended: dict[str, Ended], name: str) 
     assert summary["bytes_up"] == summary["pushes_per_worker"] * 4 * payload
     assert metrics["train_loss"][-1] < 0.6 * metrics["train_loss"][0]
     assert all(0 <= value <= 40 for value in metrics["staleness"][1:])
+
+
+def test_asgd_does_not_wait_for_an_update_that_was_only_announced(
+    ended: dict[str, Ended],
+) -> None:
+    fast, slow = ended["late updates"].of_rank()["summary"]["payload_sent"]["up"]
+    assert fast > 4 * slow
 
 
 def test_asgd_with_one_worker_is_synchronous_sgd(ended: dict[str, Ended]) -> None:

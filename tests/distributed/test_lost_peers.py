@@ -15,6 +15,7 @@ LOST = {
     "hung, lag-ps": ("server", "stop", 1, 0, "lag-ps"),
     "hung, asgd": ("server", "stop", 1, 5, "asgd"),
     "hung server": ("server", "stop", SERVER, 5, "pr:0.3"),
+    "hung server, lag-ps": ("server", "stop", SERVER, 5, "lag-ps"),
     "hung, sharded": ("sharded", "stop", 1, 5, "nsgd"),
     "dead": ("server", "die", 1, 5, "local-sgd:2"),
     "dead, lag-ps": ("server", "die", 1, 0, "lag-ps"),

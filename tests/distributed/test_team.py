@@ -105,6 +105,12 @@ def test_a_skipped_update_leaves_the_mean_to_the_others(
     torch.testing.assert_close(found[2][0]["skip"], w, rtol=0, atol=1e-12)
 
 
+def test_a_checkpoint_is_made_at_a_push(found: tuple[str, Path, list[Found]]) -> None:
+    _, folder, (first, *_) = found
+    assert torch.isfinite(first["checkpoint after the last push"]).all()
+    assert torch.load(folder / "kept" / "checkpoint.pt")["steps_done"] == 16
+
+
 def test_unequal_numbers_of_steps_are_refused(found: tuple[str, Path, list[Found]]) -> None:
     layout, folder, _ = found
     said = "".join(file.read_text() for file in sorted(folder.glob("?.txt")))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from unittest import mock
 
 import torch
@@ -15,7 +17,7 @@ from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.node import Node
 from prlc.engines.distributed.packing import Vector
 from prlc.engines.distributed.updates import OwnModel
-from prlc.engines.distributed.wire import Kind
+from prlc.engines.distributed.wire import Kind, Pending, Tag, Wire
 
 Cause = Callable[[Member, float | None], float | None]
 
@@ -65,6 +67,32 @@ def _poison(member: Member, loss: float | None) -> float | None:
     return loss
 
 
+def _slow_payload(member: Member, loss: float | None) -> float | None:
+    """From now on updates are late, but the notes of them are not."""
+    del member
+    send = Wire.send
+
+    def late(wire: Wire, tensors: Vector, peer: int, tag: Tag) -> Pending:
+        if tag is not Tag.PUSH:
+            return send(wire, tensors, peer, tag)
+        timer = threading.Timer(0.25, lambda: send(wire, tensors, peer, tag))
+        timer.start()
+        return Pending(wire, peer, [_Timed(timer)], tensors)
+
+    mock.patch.object(Wire, "send", late).start()
+    return loss
+
+
+class _Timed:
+    """The end of a timer, as something to wait for."""
+
+    def __init__(self, timer: threading.Timer) -> None:
+        self._timer = timer
+
+    def wait(self, limit: timedelta) -> None:
+        self._timer.join(limit.total_seconds())
+
+
 def _raise(member: Member, loss: float | None) -> float | None:
     del member, loss
     raise RuntimeError("a mistake in the script")
@@ -86,6 +114,7 @@ KINDS: dict[str, Cause] = {
     "huge gradient": _huge_gradient,
     "new shape": _new_shape,
     "poison": _poison,
+    "slow payload": _slow_payload,
     "raise": _raise,
     "stop": _signal("stop"),
     "die": _signal("die"),

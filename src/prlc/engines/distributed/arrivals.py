@@ -136,13 +136,16 @@ class AsynchronousKeeper(Keeper):
         return late
 
     def _listen(self, worker: int) -> None:
-        """Wait for the worker's next note beside everything else."""
+        """Wait for the worker's next push beside everything else, until all of it is there."""
         self._inbox.expect(worker)
         self._since[worker] = time.monotonic()
 
         def wait() -> None:
+            note: Note | PrlcError
             try:
-                note: Note | PrlcError = self._inbox.note(worker, "its next update", _A_DAY)
+                note = self._inbox.note(worker, "its next update", _A_DAY)
+                if note.kind is Kind.UPDATE:  # which may take longer than the note
+                    self._inbox.await_update(worker, "its next update", _A_DAY)
             except PrlcError as error:
                 note = error
             self._since[worker] = math.inf

@@ -21,8 +21,10 @@ from prlc.engines.distributed.terms import Layout
 from prlc.engines.distributed.wire import Tag, Way, Wire, from_bytes, to_bytes
 from prlc.errors import ConfigError, PeerError
 
+_runs = itertools.count()  # of this process
 _LOOK_AT_PARENT = 0.5  # seconds
-_PATIENT = 300.0  # seconds at least that others may take to begin, and to end
+_PATIENT = 300.0  # seconds at least that others may take to begin
+_VERY_PATIENT = 3600.0  # and to end, while rank 0 evaluates; who dies is noticed at once
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Connection:
 
     def gather(self, content: Any, what: str) -> list[Any]:
         """What every rank says, on rank 0."""
-        limit = max(self.wire.patience, _PATIENT)
+        limit = max(self.wire.patience, _VERY_PATIENT)
         if self.rank != 0:
             for pending in self.wire.send_object(content, 0, Tag.GATHER):
                 pending.wait(f"that it takes {what}", 2 * limit)
@@ -101,12 +103,12 @@ class Connection:
         """Something that all do at the same time."""
         try:
             yield
-        except RuntimeError:  # torch does not say who was missing
+        except RuntimeError as error:  # torch does not say who was missing
             raise PeerError(
                 -1,
                 "Another process of the run hangs or has died: all were to come together, and not "
                 "all did. Its own output says why; started again, the run goes on from its "
-                "checkpoint.",
+                f"checkpoint. (torch: {str(error).partition(chr(10))[0]})",
             ) from None
 
 
@@ -146,7 +148,8 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
             backend, timeout=patient, store=store, rank=rank, world_size=num_ranks
         )
     payload = {way: dist.new_group(timeout=patient) for way in ways(arranged)}
-    control = dist.new_group(backend="gloo", timeout=patient)
+    at_the_end = timedelta(seconds=max(patience, _VERY_PATIENT))
+    control = dist.new_group(backend="gloo", timeout=at_the_end)
     several = len(arranged.owners) > 1
     sums = dist.new_group(backend="gloo", timeout=patient) if several else None
     wire = Wire(rank, patience, arranged.names(), payload, control)
@@ -165,13 +168,15 @@ def _store_of_this_start(patient: timedelta) -> PrefixStore | None:
     """Where processes find each other; None for torch's own choice.
 
     torchrun keeps one store over all its restarts. What is left in it from the start before leads
-    to processes that are gone (pytorch/pytorch#135712), so every start has keys of its own.
+    to processes that are gone (pytorch/pytorch#135712), so every start has keys of its own; and so
+    has every run of one start, since torch counts its groups from zero again.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(host, port, is_master=False, timeout=patient)
-    return PrefixStore(f"prlc-start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    start = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    return PrefixStore(f"prlc-start-{start}-run-{next(_runs)}", store)
 
 
 def _end_with_parent() -> None:

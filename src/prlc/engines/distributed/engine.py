@@ -17,6 +17,7 @@ from prlc.engines.distributed.connection import Connection
 from prlc.engines.distributed.node import Node, in_background
 from prlc.engines.distributed.recorder import Event
 from prlc.engines.distributed.terms import Terms
+from prlc.engines.distributed.wire import Tag
 from prlc.errors import CheckpointError
 from prlc.methods import Asynchronous, Lazy, Scheduled
 from prlc.optimizers import make, set_lr
@@ -45,7 +46,11 @@ class Distributed(Engine):
         self._parts: dict[str, Any] | None = None
         self._staying = staying(job.model)  # of worker 0; others than at the start only at the end
         self.recorded: list[list[Event]] = []
-        """What every rank's worker did when; known on rank 0 at the end."""
+        """What every rank's worker did when; like what follows, known on rank 0 at the end."""
+        self.bad_updates: list[int] = []
+        """How many updates of each worker were left out."""
+        self.sent: dict[str, list[int]] = {}
+        """Bytes of payload that left from and for each worker, since the processes were started."""
         self._working: threading.Thread | None = None
 
     def _make_optimizer(self, model: nn.Module) -> Optimizer:
@@ -83,13 +88,6 @@ class Distributed(Engine):
             self.node.packing.unpack(self.node.whole, travelling(target))
             for tensor, value in zip(staying(target), self._staying, strict=True):
                 tensor.copy_(value)
-
-    @property
-    def bad_updates(self) -> list[int]:
-        """How many updates of each worker were left out."""
-        assert self.node.keeper is not None
-        counts: list[int] = self.node.keeper.bad_updates.tolist()
-        return counts
 
     @property
     def can_save(self) -> bool:
@@ -132,12 +130,27 @@ class Distributed(Engine):
         if self._working is not None:
             self._working.join()
         member, layout = self.node.member, self.node.connection.layout
-        counters = [tensor.cpu() for tensor in staying(member.own.model)] if member else []
-        events = member.recorder.events if member else []
-        told = self.node.connection.gather((events, counters), "what it has recorded")
+        wire, keeper = self.node.connection.wire, self.node.keeper
+        told = self.node.connection.gather(
+            {
+                "recorded": member.recorder.events if member else [],
+                "staying": [tensor.cpu() for tensor in staying(member.own.model)] if member else [],
+                "bad_updates": keeper.bad_updates.tolist() if keeper else [],
+                "pushed": sum(wire.sent[Tag.PUSH, rank] for rank in layout.owners),
+                "handed_out": [wire.sent[Tag.PULL, rank] for rank in layout.workers],
+            },
+            "its last word",
+        )
         if self.node.connection.rank == 0:
-            self.recorded = [events for events, _ in told]
-            self._staying = told[layout.workers[0]][1]
+            self.recorded = [each["recorded"] for each in told]
+            self._staying = told[layout.workers[0]]["staying"]
+            # A worker tells all keepers of an update it left out; what a keeper finds is its own.
+            counts = [told[rank]["bad_updates"] for rank in layout.owners]
+            self.bad_updates = np.max(counts, axis=0).tolist()
+            self.sent = {
+                "up": [told[rank]["pushed"] for rank in layout.workers],
+                "down": np.sum([each["handed_out"] for each in told], axis=0).tolist(),
+            }
 
     # -- a worker ---------------------------------------------------------------------------------
 

@@ -38,6 +38,10 @@ class Inbox:
         pending.wait(what, patience)
         return Note.of(pending.kept[0])
 
+    def await_update(self, worker: int, what: str, patience: float) -> None:
+        """Until the update that its note announced is there."""
+        self._updates[worker][0].wait(what, patience)
+
     def update(self, worker: int, what: str) -> Vector:
         """The update that its note announced; there until one more of the worker is expected."""
         pending = self._updates[worker].popleft()

@@ -23,8 +23,9 @@ from prlc.engines.distributed.member import bad_update
 from prlc.engines.distributed.packing import Vector, is_finite
 from prlc.engines.distributed.terms import Terms
 from prlc.engines.distributed.wire import Kind, Note, Wire
+from prlc.errors import ConfigError
 from prlc.methods import Mask
-from prlc.optimizers import OptimizerFactory, make
+from prlc.optimizers import OptimizerFactory, make, needs_whole_tensors
 
 log = logging.getLogger("prlc")
 
@@ -67,6 +68,12 @@ class Keeper(ABC):
         if optimizer is not None:
             parameters, _ = shard.split(shard.values)
             self._optimizer = make(optimizer, [p.requires_grad_() for p in parameters])
+            if needs_whole_tensors(self._optimizer):
+                raise ConfigError(
+                    f"The server optimizer {type(self._optimizer).__name__} looks at tensors as a "
+                    "whole, but real processes keep the global model as flat vectors. Choose one "
+                    "that treats every number by itself, such as SGD or Adam."
+                )
 
     @abstractmethod
     def begin(self, step: int) -> None:
@@ -119,6 +126,7 @@ class Keeper(ABC):
         self.bad_updates[worker] += count
         error = bad_update(kind, worker, step)
         if self.terms.on_bad_update == "stop":
+            self._wire.cause = error
             raise error
         log.warning("Left out: %s", error)
 

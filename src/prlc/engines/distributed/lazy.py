@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -28,11 +29,13 @@ class LazyKeeper(Keeper):
         self._method = cast(Lazy, self.terms.method)
         self._add_over_shards = add_over_shards
         self._gradients: list[Vector | None] = [None] * P
-        self._seen = [self._copy() for _ in range(P)]  # the parameters that each worker has
+        asks = self._method.asked_by_server
+        self._seen = [self._copy() for _ in range(P if asks else 0)]  # what each worker has
         self._history: list[float] = []
         self._smoothness = np.full(P, self._method.initial_smoothness())
         self._moved_sq = np.zeros(P)
         self._asked = np.ones(P, bool)
+        self._spoke = np.full(P, time.monotonic())  # when a worker was told something
         self._lr = math.nan
 
     def begin(self, step: int) -> None:
@@ -100,7 +103,7 @@ class LazyKeeper(Keeper):
         """Who is to pull: LAG-PS's trigger (15b). In LAG-WK everybody."""
         P, method = self.terms.num_workers, self._method
         parameters, _ = self.shard.split(self.shard.values)
-        distances = [distance_sq(parameters, seen) for seen in self._seen]
+        distances = [distance_sq(parameters, seen) for seen in self._seen] or [0.0] * P
         sums = torch.tensor([moved_sq, *distances, *np.nan_to_num(changes)], dtype=torch.float64)
         self._add_over_shards(sums)
         moved_sq, distance, change = float(sums[0]), sums[1 : P + 1], sums[P + 1 :]
@@ -122,16 +125,20 @@ class LazyKeeper(Keeper):
         """Send the model to those who pull. LAG-PS's workers must be told; others know."""
         last = step + 1 == self.terms.steps
         save = int(self.terms.saves(step + 1))
+        now = time.monotonic()
         for worker in range(self.terms.num_workers):
             asked = bool(pulls[worker])
-            if self._method.asked_by_server and (asked or last or save):
+            silent = now - self._spoke[worker] > self._wire.patience / 2
+            if self._method.asked_by_server and (asked or last or save or silent):
+                self._spoke[worker] = now
                 kinds = (Kind.LAST if asked else Kind.OVER) if last else (
                     Kind.GO if asked else Kind.WAIT
                 )  # fmt: skip
                 self._outbox.answer(worker, Note(kinds, step + 1, save=save))
             if asked:
                 self._outbox.model(worker, self.shard.values)
-                self._seen[worker] = self._copy()
+                if self._seen:
+                    self._seen[worker] = self._copy()
                 if not last:
                     self._inbox.expect(worker)
 

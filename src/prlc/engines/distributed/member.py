@@ -15,13 +15,12 @@ from prlc.engines.distributed.recorder import Recorder
 from prlc.engines.distributed.terms import Layout, Terms
 from prlc.engines.distributed.updates import OwnModel
 from prlc.engines.distributed.wire import Kind, Note, Pending, Tag, Wire
-from prlc.errors import ConfigError, DivergedError, PeerError, PrlcError
+from prlc.errors import ConfigError, DivergedError, PrlcError
 from prlc.methods import Lazy, Scheduled
 
 # A worker's own wait for the server is longer than the server's for a worker, so that it is the
 # server who notices a worker that hangs, and names the right one.
 _LONGER = 2.0
-_A_DAY = 86_400.0
 
 
 class Member:
@@ -155,11 +154,12 @@ class Member:
         if kind is not Kind.UPDATE:
             self._bad += 1
             if self.terms.on_bad_update == "stop":
+                self._wire.cause = error = bad_update(kind, self.worker, step)
                 self._loose += self._tell(kind, step)
-                with suppress(PeerError):  # who has read it ends at once
+                with suppress(PrlcError):  # who has read it ends at once
                     self._settle_state()
                     self.flush()
-                raise bad_update(kind, self.worker, step)
+                raise error
         return kind
 
     def _stepped(self) -> bool:
@@ -180,7 +180,7 @@ class Member:
         return self._free.popleft()
 
     def _push(self, update: Vector, step: int, kind: Kind) -> None:
-        """Let an update leave for all owners; the note comes last, so it says that it is there."""
+        """Let an update leave for all owners, and a note of it."""
         if kind is not Kind.UPDATE:
             self._free.append(update)
             self._loose += self._tell(kind, step)
@@ -224,7 +224,7 @@ class Member:
         """Until the server asks for the next gradient (LAG-PS); False when the run is over."""
         while True:
             with self.recorder.waiting(step, "turn"):
-                answers = [self._answer(owner, "its question", _A_DAY) for owner in self._owners]
+                answers = [self._question(owner) for owner in self._owners]
             kind, self.next_step = answers[0].kind, answers[0].step
             self.lr_step, self._has_turn = self.next_step, kind is Kind.GO
             if kind in (Kind.GO, Kind.LAST):
@@ -233,6 +233,13 @@ class Member:
                 self.send_state()
             if kind is not Kind.WAIT:
                 return kind is Kind.GO
+
+    def _question(self, owner: int) -> Note:
+        """What the server wants; a note that only says that it is still there is passed over."""
+        while True:
+            note = self._answer(owner, "its question", self._long)
+            if note.kind is not Kind.WAIT or note.save:
+                return note
 
     def _answer(self, owner: int, what: str, patience: float) -> Note:
         blank = Note.blank()

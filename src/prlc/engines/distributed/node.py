@@ -50,7 +50,7 @@ class Node:
         self.connection, self.terms, self._wire = connection, terms, connection.wire
         self.packing = Packing(model, len(layout.owners), connection.device)
         connection.check_same("model", self.packing.describe())
-        connection.check_same("method", terms.method.label)
+        connection.check_same("settings", terms.agreed())
         connection.same_start(all_tensors(model))
         start = self.packing.zeros()
         self.packing.pack([t.detach() for t in travelling(model)], start)

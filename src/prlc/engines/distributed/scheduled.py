@@ -82,6 +82,7 @@ class ScheduledKeeper(Keeper):
                 f"Worker {gone[0][0]} stopped after {gone[0][1]} steps while others go on. With "
                 f"{self._method.label} all must take as many steps: give each as many batches."
             )
+        pushes = np.isin(np.arange(P), list(updates))
         if updates and not is_finite(self._total):
             self._leave_out_bad_ones(updates, step)
         self._outbox.settle_all()  # nobody is still taking the model that changes now
@@ -89,7 +90,7 @@ class ScheduledKeeper(Keeper):
             for flat in self._total:
                 flat.div_(len(updates))
             self._apply(self._total)
-        return losses, np.isin(np.arange(P), list(updates))
+        return losses, pushes
 
     def _add(self, update: Vector, first: bool) -> None:
         for total, change in zip(self._total, update, strict=True):

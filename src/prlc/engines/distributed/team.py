@@ -54,7 +54,7 @@ def join(
     seed: of the draws who pulls when.
     folder: where the first process writes a checkpoint every `checkpoint_every` steps; without one,
         none is written. Started again, the run goes on from there, and `worker.steps_done` says
-        where.
+        where. What the other processes say of it does not matter.
     window: how many pushes may be under way before a worker waits.
     peer_timeout: seconds of silence after which a process counts as hung.
     on_bad_update: what to do with an update that is not finite or misshapen: `stop`, or `skip` it.
@@ -70,7 +70,13 @@ def join(
     cluster = Cluster(
         layout=layout, window=window, peer_timeout=peer_timeout, on_bad_update=on_bad_update
     )
+    if type(checkpoint_every) is not int or checkpoint_every < 1:
+        raise ConfigError(
+            "The steps between checkpoints must be a whole number, 1 or more, but are "
+            f"{checkpoint_every!r}."
+        )
     connection = connect(cluster.layout, cluster.peer_timeout, own_device(device))
+    save_every = connection.tell_all(checkpoint_every if folder is not None else 0)
     terms = Terms(
         method=chosen,
         num_workers=len(connection.layout.workers),
@@ -78,7 +84,7 @@ def join(
         steps=steps,
         window=window,
         on_bad_update=on_bad_update,
-        saves=lambda done: folder is not None and done % checkpoint_every == 0 and done != steps,
+        save_every=save_every,
     )
     return Team(connection, terms, Path(folder) if folder is not None else None)
 

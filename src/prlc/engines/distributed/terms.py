@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from prlc.errors import ConfigError
-from prlc.methods import Method
+from prlc.methods import Method, Scheduled
 
 LAYOUTS = ("server", "sharded")
 ON_BAD_UPDATE = ("stop", "skip")
@@ -88,11 +88,6 @@ class Cluster:
         return {"layout": self.layout, "on_bad_update": self.on_bad_update}
 
 
-def _never(done: int) -> bool:
-    del done
-    return False
-
-
 @dataclass(frozen=True)
 class Terms:
     """How a run goes, the same on all ranks."""
@@ -106,7 +101,28 @@ class Terms:
     on_bad_update: str = Cluster.on_bad_update
     lr: Callable[[int], float] | None = None
     """The learning rate of a step; None: what the workers said last."""
-    saves: Callable[[int], bool] = _never
-    """Whether a checkpoint is made after so many steps."""
-    shows: Callable[[int], bool] = _never
-    """Whether rank 0 wants to see the whole global model after so many steps."""
+    save_every: int = 0
+    """Steps between checkpoints; 0: none are made."""
+    show_every: int = 0
+    """Steps after which rank 0 wants to see the whole global model, as at the end; 0: never."""
+
+    def saves(self, done: int) -> bool:
+        """Whether a checkpoint is made after so many steps; none is at the end of a run."""
+        if not self.save_every or done == self.steps:
+            return False
+        if self.steps is not None or not isinstance(self.method, Scheduled):
+            return done % self.save_every == 0
+        # Only from a push the keeper learns whether the workers go on: the first from then on.
+        period = self.method.period
+        return done % period == 0 and done // self.save_every > (done - period) // self.save_every
+
+    def shows(self, done: int) -> bool:
+        """Whether rank 0 wants to see the whole global model after so many steps."""
+        return bool(self.show_every) and (done % self.show_every == 0 or done == self.steps)
+
+    def agreed(self) -> str:
+        """What must be the same on all ranks, for people to read."""
+        method = {"method": self.method.name, **self.method.options()}
+        names = ("seed", "steps", "on_bad_update", "save_every", "show_every")
+        settings = method | {name: getattr(self, name) for name in names}
+        return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from prlc.engines.distributed.packing import Vector
-from prlc.errors import PeerError
+from prlc.errors import PeerError, PrlcError
 
 
 class Tag(IntEnum):
@@ -57,7 +57,7 @@ class Kind(IntEnum):
     MISSHAPEN = 4  # worker: no update, since its shapes were not those agreed on
     BYE = 5  # worker: I have taken my last step
     GO = 6  # server: a model goes with this; compute the step named
-    WAIT = 7  # server: not your turn, but your state is wanted
+    WAIT = 7  # server: not your turn, but I am there, and may want your state
     LAST = 8  # server: a model goes with this, and the run is over
     OVER = 9  # server: the run is over
 
@@ -103,7 +103,8 @@ class Pending:
             try:
                 work.wait(timedelta(seconds=limit))
             except (RuntimeError, TimeoutError) as error:
-                raise self.wire.explain(self.peer, what, limit, error) from None
+                why = self.wire.cause or self.wire.explain(self.peer, what, limit, error)
+                raise why from None
         self.works = []
 
 
@@ -118,12 +119,18 @@ class Wire:
     """What each rank is called in errors: "rank 3 (worker 2)"."""
     payload: dict[Way, Any]  # the process group for every way that payload takes
     control: dist.ProcessGroup | None  # that of notes: always on CPU
+    cause: PrlcError | None = None
+    """Why this process ends, once it does: connections that break from then on break for that."""
+    sent: dict[tuple[Tag, int], int] = field(default_factory=lambda: defaultdict(int), repr=False)
+    """Bytes of payload that left: what they were, and for which rank."""
     _own: dict[Tag, queue.Queue[_Letter]] = field(
-        default_factory=lambda: defaultdict(queue.Queue), repr=False
+        default_factory=lambda: {tag: queue.Queue() for tag in Tag}, repr=False
     )
 
     def send(self, tensors: Vector, peer: int, tag: Tag) -> Pending:
         """Let tensors leave for a peer; they must not change until this was waited for."""
+        if tag in PAYLOAD:
+            self.sent[tag, peer] += sum(tensor.nbytes for tensor in tensors)
         if peer == self.rank:
             letter = _Letter(tensors)
             self._own[tag].put(letter)
