@@ -31,8 +31,13 @@ def missing(topology: Topology) -> str | None:
     return None
 
 
-LACKS = missing(Topology("probe", loss=0.5))
-on_a_real_machine = pytest.mark.skipif(LACKS is not None, reason=str(LACKS))
+def _where(topology: Topology) -> pytest.MarkDecorator:
+    lacks = missing(topology)
+    return pytest.mark.skipif(lacks is not None, reason=str(lacks))
+
+
+on_a_real_machine = _where(Topology("probe"))
+where_packets_can_get_lost = _where(Topology("probe", loss=0.5))
 
 
 def left_of(name: str) -> list[str]:

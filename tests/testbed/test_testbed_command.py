@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prlc.testbed import shell
+from prlc.testbed import Testbed as Bed
 
-from .machine import on_a_real_machine
+from .machine import left_of, on_a_real_machine
 
 Prlc = Callable[..., tuple[int, str, str]]
 
@@ -25,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (["--model", "cnn", "--", "true"], "--model is for training by methods"),
+        (["--json", "--", "true"], "--json is for training by methods"),
         (["--workers", "0"], "workers should be a whole number from 1 to 500, but is 0"),
         (["--bandwidth", "fast"], "Expected a bandwidth such as"),
         (["--bandwidth", "0"], "bandwidth should be a finite number"),
@@ -81,12 +83,22 @@ def test_clean_says_what_it_did(prlc: Prlc, folder: Path) -> None:
 
 
 @on_a_real_machine
-def test_a_command_runs_on_every_node_under_torchrun(prlc: Prlc, folder: Path) -> None:
+def test_a_command_runs_on_every_node_under_torchrun(
+    prlc: Prlc, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     show = 'echo "rank $RANK of $WORLD_SIZE"'
+    made: list[str] = []
+
+    def enter(bed: Bed) -> Bed:
+        made.append(bed.topology.name)
+        return enter_really(bed)
+
+    enter_really = Bed.__enter__
+    monkeypatch.setattr(Bed, "__enter__", enter)
     code, out, said = prlc("testbed", "-w", "1", "--half-duplex", "--", "sh", "-c", show)
     assert code == 0, said
     assert out == "rank 0 of 2\n"
     assert "1 workers, server 100 MB/s for both directions; logs in runs/0001-testbed" in said
     assert "rank 1 of 2\n" in (folder / "runs" / "0001-testbed" / "w00.log").read_text()
-    assert not [name for name in shell.namespaces() if str(folder) in name]
     assert list((folder / "records").iterdir()) == []
+    assert [left_of(name) for name in made] == [[]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,7 @@ DEFAULT_METHODS = ["nsgd", "prlc:0.4", "asgd"]
 
 
 def bed(
+    context: typer.Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -95,13 +96,28 @@ def bed(
     elif cleaning:
         _clean()
     else:
+        if command:
+            _refuse_training_options(context)
         made = make_testbed(workers, bandwidth, half_duplex, latency, loss)
         task = Task(model, data, data_dir, batch_size, lr, steps, seed, window)
         with nullcontext(out) if out else fresh_folder("runs", "testbed") as folder:
             if command:
                 run_on(made, command, folder, max_restarts)
             else:
-                try_methods(made, method or DEFAULT_METHODS, task, folder, as_json)
+                methods = method or DEFAULT_METHODS
+                try_methods(made, methods, task, folder, as_json, max_restarts)
+
+
+def _refuse_training_options(context: typer.Context) -> None:
+    """What says how to train says nothing to a command."""
+    for name in ("method", *(field.name for field in fields(Task)), "as_json"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} is for training by methods, but a command was given to run instead. "
+                "Leave it out, or give it to the command after the --."
+            )
 
 
 def make_testbed(
@@ -127,7 +143,12 @@ def run_on(bed: Testbed, command: list[str], logs: Path, max_restarts: int = 0) 
 
 
 def try_methods(
-    bed: Testbed, methods: Sequence[str], task: Task, folder: Path, as_json: bool
+    bed: Testbed,
+    methods: Sequence[str],
+    task: Task,
+    folder: Path,
+    as_json: bool,
+    max_restarts: int = 0,
 ) -> None:
     """Train by each method in turn, and show how long each took."""
     for text in methods:
@@ -135,7 +156,7 @@ def try_methods(
     trials = []
     with bed:
         for text in methods:
-            trials.append(run_trial(bed, text, task, folder))
+            trials.append(run_trial(bed, text, task, folder, max_restarts))
             _tell(f"{trials[-1].method}: {format_seconds(trials[-1].measured_seconds)}")
     described = {"limits": bed.topology.describe(), "trials": [asdict(trial) for trial in trials]}
     (folder / "testbed.json").write_text(json.dumps(described, indent=2) + "\n")

@@ -62,7 +62,7 @@ class Trial:
     bytes_down: int
 
 
-def run_trial(bed: Testbed, method: str, task: Task, folder: Path) -> Trial:
+def run_trial(bed: Testbed, method: str, task: Task, folder: Path, max_restarts: int = 0) -> Trial:
     """Train by one method on the testbed, to the end."""
     own = (folder / slug(method)).absolute()
     if (own / "config.json").exists():
@@ -73,7 +73,7 @@ def run_trial(bed: Testbed, method: str, task: Task, folder: Path) -> Trial:
         *("--eval-every", str(task.steps), "--eval-samples", "200", "--out", str(own)),
         *("--checkpoint-every", str(task.steps)),  # none: it would travel over the same links
     ]
-    torchrun.start(bed, command, logs=own / "logs").wait()
+    torchrun.start(bed, command, logs=own / "logs", max_restarts=max_restarts).wait()
     run = RunFolder.open(own)
     last, summary = run.metrics().iloc[-1], run.summary()
     times = _compute_times(own / "timeline.csv")
