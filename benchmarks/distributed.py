@@ -49,7 +49,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from prlc.engines.distributed import Layout, Terms
-from prlc.engines.distributed.connection import Connection, ways
+from prlc.engines.distributed.connection import Connection, payload_groups
 from prlc.engines.distributed.node import Node
 from prlc.engines.distributed.wire import Wire
 from prlc.methods import NSGD, PRLC, Scheduled
@@ -135,7 +135,7 @@ class Engine:
     ) -> None:
         ranks = list(range(layout.num_ranks))
         rank, (control, sums) = dist.get_rank(), [dist.new_group(ranks) for _ in range(2)]
-        payload = {way: dist.new_group(ranks) for way in ways(layout)}
+        payload = payload_groups(layout, lambda: dist.new_group(ranks), in_order=False)
         self.node: Node | None = None
         self._model, self._compute, self._step = model, compute, 0
         if rank in ranks:

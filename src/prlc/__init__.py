@@ -1,4 +1,4 @@
-"""Train one model on many workers that talk to a server as little as possible.
+"""Train one model on many workers that rarely wait for one another.
 
 result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 """

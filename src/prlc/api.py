@@ -134,7 +134,7 @@ def train(
     else:
         run = RunFolder.create(folder, described)
     board = BoardWriter(run.path) if tensorboard else None
-    training.announce(finished=None)
+    training.announce(finished=None, saves=True)
     return training.run(run, board, on_progress)
 
 

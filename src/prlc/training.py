@@ -103,6 +103,7 @@ class Training:
         self._batch_losses: list[float] = []
         self._rows: list[dict[str, Any]] = []
         self._wall = 0.0
+        self._saves = False
 
     def run(
         self,
@@ -150,7 +151,11 @@ class Training:
             self._share(result)
         return result
 
-    # -- real processes ---------------------------------------------------------------------------
+    # -- real processes: rank 0 runs, the others assist -------------------------------------------
+    #
+    # In step with each other they 1. connect, 2. hear from rank 0 whether there is anything left to
+    # do (`announce`), 3. build their engines, which compare models and settings, 4. take the steps,
+    # 5. tell rank 0 the rest (`Engine.finish`), 6. are given the result (`_share`), and part.
 
     @property
     def assists(self) -> bool:
@@ -180,23 +185,25 @@ class Training:
             window=cluster.window,
             on_bad_update=cluster.on_bad_update,
             lr=self._job.lr,
-            save_every=self._checkpoint_every,
+            save_every=self._checkpoint_every if self._saves else 0,
             show_every=self._eval_every,
         )
         pace = self._timeline.step_seconds if cluster.emulate_compute else None
         return Distributed(self._job, self._connection, terms, pace, cluster.record_timeline)
 
-    def announce(self, finished: Result | None) -> None:
-        """Tell the other processes whether there is anything left to do."""
+    def announce(self, finished: Result | None, saves: bool = False) -> None:
+        """Tell the other processes whether there is anything left to do, and to be saved."""
         if self._connection is not None:
-            self._connection.tell_all(finished is None)
+            self._saves = saves
+            self._connection.tell_all((finished is None, saves))
             if finished is not None:
                 self._share(finished)
 
     def _assist(self) -> Result:
         """Take part in what rank 0 runs; gives the same result as there."""
         assert self._connection is not None
-        if self._connection.tell_all(None):
+        goes_on, self._saves = self._connection.tell_all(None)
+        if goes_on:
             engine = self._distributed()
             engine.assist()
         rows, summary, tensors = self._connection.tell_all(None)

@@ -33,7 +33,7 @@ app = typer.Typer(
 def version(
     show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Train one model on many workers that talk to a server as little as possible."""
+    """Train one model on many workers that rarely wait for one another."""
     if show:
         typer.echo(f"prlc {prlc.__version__}")
         raise typer.Exit

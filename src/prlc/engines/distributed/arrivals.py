@@ -1,4 +1,4 @@
-"""Keeping the global model for ASGD: every update is applied when it arrives."""
+"""Server and worker of ASGD: every update is applied when it arrives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 from prlc.engines.base import StepReport
 from prlc.engines.distributed.background import Beside
 from prlc.engines.distributed.keeper import Keeper, mean_loss
+from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.packing import Vector
-from prlc.engines.distributed.wire import Kind, Note
+from prlc.engines.distributed.wire import Kind, Note, Tag
 from prlc.errors import PeerError, PrlcError
 from prlc.methods import Asynchronous, Mask
 
@@ -179,3 +180,35 @@ class AsynchronousKeeper(Keeper):
         self._missed[:] = state["missed"]
         self._losses, self._staleness = state["losses"], state["staleness"]
         self._pushes[:], self._pulls[:] = state["pushes"], state["pulls"]
+
+
+class AsynchronousMember(Member):
+    """Pushes an update, waits for the model that it went into, and begins anew."""
+
+    def _step(self, step: int, loss: float | None) -> bool:
+        update = self._room(step)
+        self._push(update, step, self._compute(update, step, loss))
+        self.next_step += 1
+        answers = self._pull_answered(step)
+        self.lr_step = max(answer.step for answer in answers)
+        wanted = max(answer.save for answer in answers)
+        if wanted > self._saves:
+            self._saves = wanted
+            self.send_state()
+        if all(answer.kind is Kind.GO for answer in answers):
+            return True
+        for owner, answer in zip(self._owners, answers, strict=True):
+            if answer.kind is Kind.GO:
+                self._note(Note(Kind.BYE, self.next_step), owner)
+        return False
+
+    def _pull_answered(self, step: int) -> list[Note]:
+        """What every owner answers, and its part of the model unless the run is over."""
+        with self.recorder.waiting(step, "pull"):
+            answers = [self._answer(owner, "the model", self._long) for owner in self._owners]
+            for shard, (owner, answer) in enumerate(zip(self._owners, answers, strict=True)):
+                if answer.kind is Kind.GO:
+                    part = self._packing.shard(self.own.values, shard)
+                    self._wire.receive(part, owner, Tag.PULL).wait("the model", self._long)
+        self.own.show()
+        return answers

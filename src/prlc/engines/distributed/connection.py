@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -147,7 +147,7 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
         dist.init_process_group(
             backend, timeout=patient, store=store, rank=rank, world_size=num_ranks
         )
-    payload = {way: dist.new_group(timeout=patient) for way in ways(arranged)}
+    payload = payload_groups(arranged, lambda: dist.new_group(timeout=patient), on_gpu)
     at_the_end = timedelta(seconds=max(patience, _VERY_PATIENT))
     control = dist.new_group(backend="gloo", timeout=at_the_end)
     several = len(arranged.owners) > 1
@@ -162,6 +162,16 @@ def ways(layout: Layout) -> list[Way]:
     pairs = itertools.product(layout.workers, layout.owners)
     pushes = {(Tag.PUSH, worker < owner) for worker, owner in pairs if worker != owner}
     return sorted(pushes | {(Tag.PULL, not up) for _, up in pushes})
+
+
+def payload_groups(layout: Layout, make: Callable[[], Any], in_order: bool) -> dict[Way, Any]:
+    """The process group for every way that payload takes.
+
+    Where a backend carries out what two ranks exchange in the order in which each of them named it
+    (NCCL), a message that is awaited early would hold up all others, so each way has its own.
+    """
+    one = None if in_order else make()
+    return {way: make() if in_order else one for way in ways(layout)}
 
 
 def _store_of_this_start(patient: timedelta) -> PrefixStore | None:

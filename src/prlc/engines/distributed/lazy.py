@@ -1,4 +1,4 @@
-"""Keeping the global model for LAG: old gradients serve until fresh ones are worth their way."""
+"""Server and workers of LAG: old gradients serve until fresh ones are worth their way."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from prlc.engines.base import StepReport
 from prlc.engines.distributed.keeper import Keeper, mean_loss
+from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.packing import Vector, distance_sq, is_finite
 from prlc.engines.distributed.wire import Kind, Note
 from prlc.errors import ConfigError, DivergedError
@@ -164,3 +165,95 @@ class LazyKeeper(Keeper):
         self._moved_sq = np.array(state["moved_sq"])
         self._asked = np.array(state["asked"])
         self._lr = state["lr"]
+
+
+class AskedMember(Member):
+    """LAG-PS: computes when the server asks."""
+
+    _has_turn = True
+
+    def begin(self) -> bool:
+        return self._has_turn or self._await_turn(self.next_step)
+
+    def _step(self, step: int, loss: float | None) -> bool:
+        update = self._room(step)
+        self._push(update, step, self._compute(update, step, loss))
+        return self._await_turn(step)
+
+    def _await_turn(self, step: int) -> bool:
+        """Until the server asks for the next gradient; False when the run is over."""
+        while True:
+            with self.recorder.waiting(step, "turn"):
+                answers = [self._question(owner) for owner in self._owners]
+            kind, self.next_step = answers[0].kind, answers[0].step
+            self.lr_step, self._has_turn = self.next_step, kind is Kind.GO
+            if kind in (Kind.GO, Kind.LAST):
+                self._pull(step, "the model after step")
+            if answers[0].save:
+                self.send_state()
+            if kind is not Kind.WAIT:
+                return kind is Kind.GO
+
+    def _question(self, owner: int) -> Note:
+        """What the server wants; a note that only says that it is still there is passed over."""
+        while True:
+            note = self._answer(owner, "its question", self._long)
+            if note.kind is not Kind.WAIT or note.save:
+                return note
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"has_turn": self._has_turn}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._has_turn = state["has_turn"]
+
+
+class DecidingMember(Member):
+    """LAG-WK: pushes when its gradient has changed enough, and always pulls."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._method = cast(Lazy, self.terms.method)
+        self._gradient: Vector | None = None  # last pushed
+        self._history: list[float] = []
+
+    def _step(self, step: int, loss: float | None) -> bool:
+        update = self._room(step)
+        kind = self._compute(update, step, loss)
+        gradient = [flat / self.own.lr for flat in self._parameters(update)]
+        if kind is Kind.UPDATE and self._is_worthwhile(gradient):
+            self._gradient = gradient
+        elif kind is Kind.UPDATE:
+            kind = Kind.NOTHING
+        self._push(update, step, kind)
+        before = [flat.clone() for flat in self._parameters(self.own.values)]
+        self._pull(step, "the model of step")
+        moved_sq = distance_sq(self._parameters(self.own.values), before) / self.own.lr**2
+        self._history = [*self._history, moved_sq][-self._method.window :]
+        return self._stepped()
+
+    def _is_worthwhile(self, gradient: Vector) -> bool:
+        """The trigger (15a)."""
+        if self._gradient is None:
+            return True
+        change, smoothness, history = (
+            torch.tensor(value, dtype=torch.float64)
+            for value in (
+                distance_sq(gradient, self._gradient),
+                self._method.initial_smoothness(),
+                self._history,
+            )
+        )
+        return bool(self._method.worthwhile(change, smoothness, history))
+
+    def _parameters(self, vector: Vector) -> Vector:
+        """A vector without its buffers."""
+        return [flat[:n] for flat, n in zip(vector, self._packing.num_parameters, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"gradient": self._gradient, "history": self._history}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._gradient, self._history = state["gradient"], state["history"]

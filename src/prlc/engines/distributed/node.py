@@ -14,15 +14,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from prlc.engines.base import StepReport, all_tensors, travelling
-from prlc.engines.distributed.arrivals import AsynchronousKeeper
+from prlc.engines.distributed.arrivals import AsynchronousKeeper, AsynchronousMember
 from prlc.engines.distributed.background import Beside
 from prlc.engines.distributed.connection import Connection
 from prlc.engines.distributed.keeper import Keeper, Shard
-from prlc.engines.distributed.lazy import LazyKeeper
+from prlc.engines.distributed.lazy import AskedMember, DecidingMember, LazyKeeper
 from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.packing import Packing, Vector
 from prlc.engines.distributed.recorder import Recorder
-from prlc.engines.distributed.scheduled import ScheduledKeeper
+from prlc.engines.distributed.scheduled import ScheduledKeeper, ScheduledMember
 from prlc.engines.distributed.terms import Terms
 from prlc.engines.distributed.updates import OwnModel
 from prlc.engines.distributed.wire import Tag
@@ -61,8 +61,7 @@ class Node:
         self.member: Member | None = None
         if rank in layout.workers:
             own = OwnModel(model, make_optimizer(model), self.packing)
-            recorder = Recorder(record)
-            self.member = Member(own, terms, layout, self._wire, self.packing, recorder)
+            self.member = self._make_member(own, Recorder(record))
         self.saved: Parts | None = None
 
     def _make_keeper(self, start: Vector, optimizer: OptimizerFactory | None) -> Keeper:
@@ -76,6 +75,15 @@ class Node:
         if isinstance(self.terms.method, Asynchronous):
             return AsynchronousKeeper(*given, asks_for_saves=rank == 0)
         return ScheduledKeeper(*given)
+
+    def _make_member(self, own: OwnModel, recorder: Recorder) -> Member:
+        method = self.terms.method
+        given = (own, self.terms, self.connection.layout, self._wire, self.packing, recorder)
+        if isinstance(method, Lazy):
+            return AskedMember(*given) if method.asked_by_server else DecidingMember(*given)
+        if isinstance(method, Asynchronous):
+            return AsynchronousMember(*given)
+        return ScheduledMember(*given)
 
     # -- beginning --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Keeping the global model where it is known beforehand who pushes and who pulls."""
+"""Server and worker where it is known beforehand who pushes and who pulls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from prlc.engines.base import StepReport
 from prlc.engines.distributed.keeper import Keeper, mean_loss
+from prlc.engines.distributed.member import Member
 from prlc.engines.distributed.packing import Vector, is_finite
 from prlc.engines.distributed.wire import Kind
 from prlc.errors import ConfigError, DivergedError
@@ -108,3 +109,46 @@ class ScheduledKeeper(Keeper):
             self._add(update, first=number == 0)
         if updates and not is_finite(self._total):  # each is, but they are too large together
             raise DivergedError(min(updates), step, "sum of updates with that")
+
+
+class ScheduledMember(Member):
+    """Pushes every update, or with a period the sum of several, and never waits but to pull."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._method = cast(Scheduled, self.terms.method)
+        merges = self._method.period > 1
+        self._update = self._packing.zeros() if merges else []  # of one step, and ...
+        self._unsent = self._packing.zeros() if merges else []  # ... the sum of those not pushed
+
+    def _step(self, step: int, loss: float | None) -> bool:
+        if self._method.period == 1:
+            update = self._room(step)
+            self._push(update, step, self._compute(update, step, loss))
+        else:
+            update = self._update
+            kind = self._compute(update, step, loss)
+            for total, change in zip(self._unsent, update, strict=True):
+                total.add_(change)
+            if self._method.due(step):
+                self._push_unsent(step, kind)
+        if self._method.pulls(self.terms.seed, self.worker, step):
+            self._pull(step, "the model of step")
+        else:
+            self.own.move(update, self._method.compensation)
+        return self._stepped()
+
+    def _push_unsent(self, step: int, kind: Kind) -> None:
+        """Push the sum of the last updates; it counts if any of them was usable."""
+        total = self._room(step)
+        for into, flat in zip(total, self._unsent, strict=True):
+            into.copy_(flat)
+            flat.zero_()
+        self._push(total, step, Kind.UPDATE if self._bad < self._num_updates else kind)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"unsent": self._unsent}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._unsent = state["unsent"]

@@ -5,8 +5,8 @@ into buffers that were named beforehand, in the background; so receiving is aske
 waited for late, and a sender that need not wait does not.
 
 NCCL carries out what two ranks exchange in the order in which each of them named it, so a message
-that is awaited early would hold up all others. Updates and models, and either direction, therefore
-have process groups of their own: within one, both ends name their messages in the same order.
+that is awaited early would hold up all others. There, updates and models, and either direction,
+have process groups of their own, in each of which both ends name messages in the same order.
 
 A rank that is both worker and owner of a shard also writes to itself: that goes through a queue.
 """
