@@ -17,6 +17,7 @@ LOST = {
     "hung server": ("server", "stop", SERVER, 5, "pr:0.3"),
     "hung server, lag-ps": ("server", "stop", SERVER, 5, "lag-ps"),
     "hung, sharded": ("sharded", "stop", 1, 5, "nsgd"),
+    "hung, sharded prlc": ("sharded", "stop", 1, 5, "prlc:0.3"),
     "dead": ("server", "die", 1, 5, "local-sgd:2"),
     "dead, lag-ps": ("server", "die", 1, 0, "lag-ps"),
     "dead, asgd": ("server", "die", 1, 5, "asgd"),
@@ -65,6 +66,8 @@ def test_a_lost_process_is_named_and_all_others_end(ended: dict[str, Ended], nam
     )
     if layout == "sharded":  # others may first see one who gave up because of the lost one
         assert any(called in text for text in said), run.everything()
+        blamed = [text for text in said if "Nothing came from" in text]
+        assert all(called in text for text in blamed), run.everything()
     elif worker == SERVER:
         assert all(sentence in text for text in said), run.everything()
     else:

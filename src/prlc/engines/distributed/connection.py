@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from prlc.engines.distributed.pulse import Pulse
 from prlc.engines.distributed.terms import Layout
 from prlc.engines.distributed.wire import Tag, Way, Wire, from_bytes, to_bytes
 from prlc.errors import ConfigError, PeerError
@@ -95,6 +96,8 @@ class Connection:
         """Part when everybody has come this far."""
         with self._together():
             dist.barrier(self.wire.control)
+        if self.wire.pulse is not None:
+            self.wire.pulse.stop()
         if self.leaves:
             dist.destroy_process_group()
 
@@ -140,10 +143,12 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
     if on_gpu:
         torch.cuda.set_device(device)
     patient = timedelta(seconds=max(patience, _PATIENT))
+    number = next(_runs)
     joined = dist.is_initialized()  # by the user's own script
     if not joined:
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        store = _store_of_this_start(patient)
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store = _own_keys(f"run-{number}", patient) if agent else None  # else torch's own choice
         dist.init_process_group(
             backend, timeout=patient, store=store, rank=rank, world_size=num_ranks
         )
@@ -152,7 +157,8 @@ def connect(layout: str, patience: float, device: torch.device) -> Connection:
     control = dist.new_group(backend="gloo", timeout=at_the_end)
     several = len(arranged.owners) > 1
     sums = dist.new_group(backend="gloo", timeout=patient) if several else None
-    wire = Wire(rank, patience, arranged.names(), payload, control)
+    pulse = Pulse(rank, num_ranks, patience, _own_keys(f"pulse-{number}", patient))
+    wire = Wire(rank, patience, arranged.names(), payload, control, pulse)
     payload_on = device if on_gpu else torch.device("cpu")
     return Connection(arranged, wire, sums, payload_on, leaves=not joined)
 
@@ -174,19 +180,16 @@ def payload_groups(layout: Layout, make: Callable[[], Any], in_order: bool) -> d
     return {way: make() if in_order else one for way in ways(layout)}
 
 
-def _store_of_this_start(patient: timedelta) -> PrefixStore | None:
-    """Where processes find each other; None for torch's own choice.
+def _own_keys(name: str, patient: timedelta) -> PrefixStore:
+    """The store where processes find each other, with keys of this start and purpose alone.
 
     torchrun keeps one store over all its restarts. What is left in it from the start before leads
     to processes that are gone (pytorch/pytorch#135712), so every start has keys of its own; and so
     has every run of one start, since torch counts its groups from zero again.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(host, port, is_master=False, timeout=patient)
-    start = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    return PrefixStore(f"prlc-start-{start}-run-{next(_runs)}", store)
+    return PrefixStore(f"prlc-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT')}-{name}", store)
 
 
 def _end_with_parent() -> None:

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from prlc.engines.distributed.packing import Vector
+from prlc.engines.distributed.pulse import Pulse
 from prlc.errors import PeerError, PrlcError
 
 
@@ -119,6 +120,8 @@ class Wire:
     """What each rank is called in errors: "rank 3 (worker 2)"."""
     payload: dict[Way, Any]  # the process group for every way that payload takes
     control: dist.ProcessGroup | None  # that of notes: always on CPU
+    pulse: Pulse | None = None
+    """Who gives a sign of life."""
     cause: PrlcError | None = None
     """Why this process ends, once it does: connections that break from then on break for that."""
     sent: dict[tuple[Tag, int], int] = field(default_factory=lambda: defaultdict(int), repr=False)
@@ -166,10 +169,18 @@ class Wire:
         """Name the rank in what torch says of a connection."""
         name = self.names[peer]
         if isinstance(error, TimeoutError) or "timed out" in str(error).lower():
+            silent = self.pulse.silent() if self.pulse else []
+            waited = f"Nothing came from {name} for {limit:g} s while {what} was awaited"
+            if silent and peer not in silent:
+                return PeerError(
+                    silent[0],
+                    f"{waited}: it waits in turn for {self.names[silent[0]]}, which gives no sign "
+                    "of life. Look there, or allow more with --peer-timeout.",
+                )
             return PeerError(
                 peer,
-                f"Nothing came from {name} for {limit:g} s while {what} was awaited: it hangs, or "
-                "its machine or network does. Look there, or allow more with --peer-timeout.",
+                f"{waited}: it hangs, or its machine or network does. Look there, or allow more "
+                "with --peer-timeout.",
             )
         return PeerError(
             peer,
