@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test lint format test-cifar benchmark benchmark-distributed reproduce clean
+.PHONY: help setup compare test lint format test-slow test-cifar benchmark benchmark-distributed reproduce clean
 
 help:  ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ lint: $(READY)  ## style and types
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+test-slow: $(READY)  ## tests that take half a minute or more each
+	$(BIN)/pytest -m slow
 
 test-cifar: $(READY)  ## tests on the real CIFAR-10 (PRLC_DATA_DIR names its folder); minutes
 	$(BIN)/pytest -m cifar

@@ -73,6 +73,7 @@ def first_crossing(seconds: np.ndarray, losses: np.ndarray, target: float) -> fl
     return float(np.interp(-target, -losses[at - 1 : at + 1], seconds[at - 1 : at + 1]))
 
 
+@pytest.mark.slow
 def test_the_choice_is_near_the_best_of_an_exhaustive_grid(
     plans: dict[str, Advice], model: nn.Module, digits: Dataset
 ) -> None:
