@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import prlc as package
-from prlc.engines.distributed import Cluster
+from prlc.engines.distributed import Cluster, Terms
+from prlc.engines.distributed.keeper import Shard
+from prlc.engines.distributed.scheduled import ScheduledKeeper
+from prlc.engines.distributed.wire import Wire
 
 from .launch import Ended, launch
 from .problems import outcome, problem, settings
@@ -78,6 +82,28 @@ def test_windows_and_timeouts_in_python() -> None:
     for never in (float("inf"), float("nan"), -1.0):
         with pytest.raises(package.ConfigError, match="counts as hung"):
             Cluster(peer_timeout=never)
+
+
+def test_a_comparison_in_real_processes(prlc: Run) -> None:
+    code, _, said = prlc("compare", "-m", "nsgd", "--engine", "distributed", "--steps", "2")
+    assert code == 2
+    assert "A comparison runs in one process" in said
+    assert "Traceback" not in said
+
+
+def test_checkpoints_of_a_script_every_so_many_steps() -> None:
+    for bad in (0, -1, 2.5, True):
+        with pytest.raises(package.ConfigError, match="steps between checkpoints"):
+            package.join("nsgd", checkpoint_every=bad)  # type: ignore[arg-type]
+
+
+def test_a_server_optimizer_that_needs_whole_tensors() -> None:
+    shard = Shard([torch.zeros(6)], [6])
+    wire = Wire(0, 1.0, [], {}, None)
+    terms = Terms(package.NSGD(), num_workers=0)
+    with pytest.raises(package.ConfigError, match="Adafactor looks at tensors as a whole"):
+        ScheduledKeeper(terms, wire, [], shard, torch.optim.Adafactor, lambda: None)
+    ScheduledKeeper(terms, wire, [], shard, torch.optim.Adam, lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from prlc.errors import ConfigError, PeerError
 
 _runs = itertools.count()  # of this process
 _LOOK_AT_PARENT = 0.5  # seconds
-_PATIENT = 300.0  # seconds at least that others may take to begin
+_PATIENT = 300.0  # seconds at least that others may take to come
 _VERY_PATIENT = 3600.0  # and to end, while rank 0 evaluates; who dies is noticed at once
 
 
@@ -58,7 +58,7 @@ class Connection:
 
     def gather(self, content: Any, what: str) -> list[Any]:
         """What every rank says, on rank 0."""
-        limit = max(self.wire.patience, _VERY_PATIENT)
+        limit = max(self.wire.patience, _PATIENT)
         if self.rank != 0:
             for pending in self.wire.send_object(content, 0, Tag.GATHER):
                 pending.wait(f"that it takes {what}", 2 * limit)
