@@ -48,17 +48,17 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from prlc.engines.distributed import Layout, Terms
-from prlc.engines.distributed.connection import Connection, payload_groups
-from prlc.engines.distributed.node import Node
-from prlc.engines.distributed.wire import Wire
-from prlc.methods import NSGD, PRLC, Scheduled
+from prlc.engines.processes import Layout, RunSettings
+from prlc.engines.processes.connection import Connection, payload_groups
+from prlc.engines.processes.peer import Peer
+from prlc.engines.processes.wire import Wire
+from prlc.methods import NSGD, PRLC, Scheduled, Timetable
 from prlc.models import build
-from prlc.testbed import Testbed, survey, torchrun
+from prlc.testbed import Testbed, check_machine, torchrun
 
 METHODS: dict[str, Scheduled] = {"NSGD": NSGD(), "PRLC r=0.1": PRLC(0.1)}
 LR, BATCH, INPUTS, CLASSES = 1e-3, 10, 3072, 10
-WINDOW, PATIENCE, LIMIT = Terms.window, 300.0, 1800.0
+WINDOW, TIMEOUT, LIMIT = RunSettings.window, 300.0, 1800.0
 PUSH, PULL = 1, 2  # tags of raw messages
 WHAT_WAS_COMPARED = (
     "Only the link of the server's node has a limit. DDP and the sharded layout have one of their "
@@ -136,24 +136,24 @@ class Engine:
         ranks = list(range(layout.num_ranks))
         rank, (control, sums) = dist.get_rank(), [dist.new_group(ranks) for _ in range(2)]
         payload = payload_groups(layout, lambda: dist.new_group(ranks), in_order=False)
-        self.node: Node | None = None
+        self.peer: Peer | None = None
         self._model, self._compute, self._step = model, compute, 0
         if rank in ranks:
-            wire = Wire(rank, PATIENCE, layout.names(), payload, control)
+            wire = Wire(rank, TIMEOUT, layout.names(), payload, control)
             connection = Connection(layout, wire, sums, torch.device("cpu"), leaves=False)
-            terms = Terms(method, len(layout.workers), steps=steps)
-            self.node = Node(connection, terms, model, lambda m: SGD(m.parameters(), lr=LR))
-            self.node.begin(0)
+            settings = RunSettings(method, len(layout.workers), steps=steps)
+            self.peer = Peer(connection, settings, model, lambda m: SGD(m.parameters(), lr=LR))
+            self.peer.begin(0)
 
     def take(self, steps: int) -> int:
-        if self.node is None:
+        if self.peer is None:
             return 0
         working = threading.Thread(target=self._work, args=(steps,))
         working.start()
         travelled = 0
-        if self.node.keeper is not None:
+        if self.peer.server is not None:
             for _ in range(steps):
-                report = self.node.keep(self._step)
+                report = self.peer.serve(self._step)
                 assert report is not None
                 travelled += int(report.pushes.sum() + report.pulls.sum())
                 self._step += 1
@@ -161,18 +161,19 @@ class Engine:
         return travelled
 
     def _work(self, steps: int) -> None:
-        assert self.node is not None
-        if self.node.member is not None:
+        assert self.peer is not None
+        if self.peer.worker is not None:
             for _ in range(steps):
                 self._compute(self._model)
-                self.node.member.step()
+                self.peer.worker.step()
 
 
 class RawGloo:
     """The messages of a method in the server layout, with nothing done to them."""
 
     def __init__(self, method: Scheduled, num_workers: int, steps: int, size: int) -> None:
-        self._method, self._num_workers, self._steps, self._step = method, num_workers, steps, 0
+        self._num_workers, self._steps, self._step = num_workers, steps, 0
+        self._timetable = Timetable(method, num_workers, 0, steps)
         self._group, self._rank = dist.new_group(), dist.get_rank()
         self._values = torch.zeros(size)
         self._buffers = [torch.zeros(size) for _ in range(max(WINDOW, num_workers))]
@@ -185,7 +186,7 @@ class RawGloo:
     def take(self, steps: int) -> int:
         travelled = 0
         for _ in range(steps):
-            pulls = self._method.pulls(0, np.arange(self._num_workers), self._step)
+            pulls = self._timetable[self._step].pulls
             travelled += self._num_workers + int(pulls.sum())
             self._step += 1
             if self._rank == 0:
@@ -451,12 +452,12 @@ def main() -> None:
         perform(Stage(**json.loads(arguments.stage)), arguments.results)
         return
     console = Console()
-    missing = [need for need, there in survey() if need.always and not there]
+    missing = [need for need, met in check_machine() if need.always and not met]
     for name, stage in stages(arguments.quick).items():
         if arguments.only not in (None, name):
             continue
         if stage.bandwidth is not None and missing:
-            console.print(f"Left out: {name} needs {missing[0].what} ({missing[0].remedy}).")
+            console.print(f"Left out: {name} needs {missing[0].name} ({missing[0].remedy}).")
             continue
         with tempfile.TemporaryDirectory() as folder:
             measured = run(stage, Path(folder))

@@ -1,4 +1,4 @@
-"""An ordinary PyTorch training loop in which three lines are new (marked 1, 2, 3).
+"""An ordinary PyTorch training loop that changed in five places (marked 1 to 5).
 
     torchrun --nproc-per-node 4 examples/torchrun_own_loop.py
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import prlc
+import prlc  # 1
 
 
 def batches(samples: TensorDataset) -> Iterator[list[Tensor]]:
@@ -37,24 +37,24 @@ def main() -> None:
     parser.add_argument("--checkpoint", help="folder to go on from when started again")
     asked = parser.parse_args()
 
-    team = prlc.join(asked.method, layout=asked.layout, folder=asked.checkpoint)  # 1
+    team = prlc.join(asked.method, layout=asked.layout, folder=asked.checkpoint)  # 2
 
     images, labels = load_digits(return_X_y=True)
     inputs = torch.tensor(images, dtype=torch.float32) / 16
     targets = torch.tensor(labels)
     held_out = inputs[-297:], targets[-297:]
-    mine = slice(team.worker, 1500, team.num_workers)
+    mine = slice(team.worker, 1500, team.num_workers)  # 3: a worker's own part of the data
 
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    with team.wrap(model, optimizer) as worker:  # 2
+    with team.wrap(model, optimizer) as worker:  # 4
         samples = TensorDataset(inputs[mine], targets[mine])
         for x, y in islice(batches(samples), asked.steps - worker.steps_done):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
-            worker.step()  # 3: instead of optimizer.step()
+            worker.step()  # 5: instead of optimizer.step()
 
     if team.worker == 0:
         with torch.no_grad():

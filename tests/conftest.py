@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,16 +12,56 @@ import pytest
 import torch
 
 from prlc.cli import main
-from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods import (
+    ASGD,
+    EF21P,
+    LAGPS,
+    LAGWK,
+    NSGD,
+    PR,
+    PRLC,
+    QSGD,
+    Asynchronous,
+    CoCoDSGD,
+    DiLoCo,
+    FedProx,
+    LocalSGD,
+    Method,
+    PipeSGD,
+    SparseLoCo,
+    TernGrad,
+    TopKSGD,
+    parse_method,
+)
 
 PUBLISHED = os.environ.get("PRLC_DATA_DIR")  # read before tests change it
 
+#: A new method is a new row here: it then goes through the tests of every engine.
 METHODS: list[Method] = [
     NSGD(),
     PR(0.3),
     PRLC(0.3),
     PRLC(0.5, every=4),
     LocalSGD(5),
+    PipeSGD(),
+    CoCoDSGD(5),
+    DiLoCo(5),
+    FedProx(5, mu=0.5),
+    SparseLoCo(5),
+    QSGD(),
+    TernGrad(),
+    TopKSGD(),
+    EF21P(),
+    # What no preset has: each with several parts, so that they meet.
+    *map(
+        parse_method,
+        [
+            "prlc:0.4:every=2:schedule=staggered:delay=3:blocks=2:up=topk,0.1:down=int8",
+            "prlc:0.3:meanwhile=gc:delay=2:up=int4,ef=yes:down=topk,0.2,state=shared",
+            "pr:0.5:schedule=exact:meanwhile=snr:down=int8,state=own",
+            "local-sgd:3:sample=0.5:weights=samples:up=bfloat16:down=topk,0.3",
+        ],
+    ),
     LAGPS(),
     LAGPS(smoothness=1.0),
     LAGWK(),
@@ -34,9 +75,55 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session", params=METHODS, ids=repr)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="record golden traces anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start processes first: they take longest and wait most, so others run beside."""
+    places = {"processes", "testbed", "experiments", "test_processes.py", "test_examples.py"}
+    items.sort(key=lambda item: places.isdisjoint(item.path.parts))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for less often, and not among what was imported: a tenth of all time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden traces are recorded rather than compared."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+ARRIVING = [method for method in METHODS if isinstance(method, Asynchronous)]
+REPEATABLE = [method for method in METHODS if method not in ARRIVING]
+
+
+@pytest.fixture(scope="session")
+def all_methods() -> list[Method]:
+    """The whole table."""
+    return METHODS
+
+
+@pytest.fixture(scope="session", params=METHODS, ids=str)
 def any_method(request: pytest.FixtureRequest) -> Method:
-    """Each method of the table in turn: a new method is a new row above."""
+    """Each method of the table in turn."""
+    method: Method = request.param
+    return method
+
+
+@pytest.fixture(scope="session", params=REPEATABLE, ids=str)
+def repeatable_method(request: pytest.FixtureRequest) -> Method:
+    """Each method whose result does not depend on the order of arrival in real processes."""
+    method: Method = request.param
+    return method
+
+
+@pytest.fixture(scope="session", params=ARRIVING, ids=str)
+def asynchronous_method(request: pytest.FixtureRequest) -> Method:
+    """Each method that applies updates as they arrive."""
     method: Method = request.param
     return method
 

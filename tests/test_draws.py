@@ -1,14 +1,15 @@
-"""Draws are pure functions, and look random."""
+"""Draws are pure functions and look random."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prlc.draws import Purpose, bits, lognormal, torch_seed, uniform
+from prlc.draws import Purpose, bits, lognormal, torch_seed, uniform, uniforms
 
 N = 40_000
 GOLDEN = (0.13870941014555427, 0.22283173670180456, 7036458801432265024)
@@ -16,7 +17,7 @@ seeds = st.integers(-(2**70), 2**70)
 purposes = st.sampled_from(list(Purpose))
 
 
-def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
 
 
@@ -123,3 +124,36 @@ def test_lognormal_draws_are_pure_too() -> None:
 def test_seeds_for_torch_fit_its_generator(seed: int, purpose: Purpose, index: int) -> None:
     assert 0 <= torch_seed(seed, purpose, index) < 2**63
     assert torch_seed(seed, purpose, index) == torch_seed(seed, purpose, index)
+
+
+def numbers_of(bases: int, count: int) -> NDArray[np.float32]:
+    chosen = bits(0, Purpose.ENCODE_UP, np.arange(bases))
+    return uniforms(chosen, count, torch.device("cpu")).numpy()
+
+
+def test_numbers_for_encodings_depend_on_base_and_position_alone() -> None:
+    bases = bits(0, Purpose.ENCODE_UP, np.arange(3)[:, None], np.arange(4))
+    whole = uniforms(bases, 100, torch.device("cpu"))
+    assert whole.shape == (3, 4, 100)
+    assert whole.dtype == torch.float32
+    assert torch.equal(uniforms(bases[1:2, 2:], 30, torch.device("cpu")), whole[1:2, 2:, :30])
+
+
+def test_numbers_for_encodings_are_even() -> None:
+    drawn = numbers_of(100, 4096)
+    assert 0.0 <= drawn.min() < 1e-4
+    assert 1.0 - 1e-4 < drawn.max() < 1.0
+    few, _ = np.histogram(drawn[:, :200], bins=100, range=(0, 1))
+    chi_square = float(((few - 200) ** 2 / 200).sum())
+    assert 40 < chi_square < 180  # 99 degrees of freedom
+    assert abs(correlation(drawn[:, 1:], drawn[:, :-1])) < 5 / np.sqrt(drawn.size)
+    assert abs(correlation(drawn[1:], drawn[:-1])) < 5 / np.sqrt(drawn.size)
+
+
+@pytest.mark.parametrize(("i", "j"), [(0, 1), (3, 70), (17, 255)])
+def test_numbers_for_encodings_are_independent_in_pairs(i: int, j: int) -> None:
+    """The joint distribution at two positions, over many bases."""
+    eighths = (8 * numbers_of(16_000, 256)).astype(int)
+    counts = np.bincount(8 * eighths[:, i] + eighths[:, j], minlength=64)
+    chi_square = float(((counts - 250) ** 2 / 250).sum())
+    assert 25 < chi_square < 120  # 63 degrees of freedom: 63 ± 11

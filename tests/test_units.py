@@ -1,3 +1,5 @@
+"""Quantities: parsing, formatting, refusals."""
+
 from __future__ import annotations
 
 import math

@@ -1,11 +1,11 @@
-"""Fills in docs/reproduction.md from finished runs; nothing in it is typed by hand.
+"""Fill in the generated parts of docs/reproduction.md from finished runs.
 
     python docs/plots/reproduction.py PAPER_FOLDER QUICK_FOLDER
 
-PAPER_FOLDER is what `prlc reproduce all --scale paper --model logistic` wrote, QUICK_FOLDER what
-`prlc reproduce all --scale quick` wrote. Their records and figures are copied into docs/, and the
-marked parts of the page are made from the records. Without folders the page is made anew from the
-records that are in docs/ already.
+PAPER_FOLDER comes from `prlc reproduce all --scale paper --model logistic`, QUICK_FOLDER from
+`prlc reproduce all --scale quick`. Their records and figures are copied into docs/, and the marked
+parts of the page are generated from the records. Without folders, the page is generated from the
+records already in docs/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prlc.methods import parse_method
 DOCS = Path(__file__).resolve().parent.parent
 RECORDS = DOCS / "reproduction"
 PAGE = DOCS / "reproduction.md"
-#: What is shown: logistic regression as the paper has it, a small ResNet for want of a GPU.
+#: Scale and problem: logistic regression as in the paper, a small ResNet that needs no GPU.
 SHOWN = (("paper", "logistic"), ("quick", "resnet"))
 FIGURES = ("fig1", "fig2", "fig3", "fig4")
 
@@ -31,36 +31,36 @@ Record = dict[str, Any]
 
 
 def main(folders: Sequence[Path]) -> None:
-    """Take over what the folders hold, if any are given, then write the page."""
+    """Copy what the page needs from the folders, if any are given, then write it."""
     if len(folders) not in (0, len(SHOWN)):
         sys.exit(__doc__)
-    for folder, (scale, task) in zip(folders, SHOWN, strict=bool(folders)):
-        take_over(folder, scale, task)
+    for folder, (scale, problem) in zip(folders, SHOWN, strict=bool(folders)):
+        copy_results(folder, scale, problem)
     PAGE.write_text(filled(PAGE.read_text(), read_records()))
 
 
-def take_over(folder: Path, scale: str, task: str) -> None:
-    """Copy the task's part of a record, and its figures."""
+def copy_results(folder: Path, scale: str, problem: str) -> None:
+    """Copy the problem's part of a record, and its figures."""
     record = json.loads((folder / "verdicts.json").read_text())
     if record["scale"] != scale or record["figures"] != list(FIGURES):
         sys.exit(f"{folder} should hold `prlc reproduce all --scale {scale}`, but does not.")
-    clock = "clock" if task == SHOWN[0][1] else None  # the same in every record
-    record["tasks"] = [each for each in record["tasks"] if each["name"] == task]
+    clock = "clock" if problem == SHOWN[0][1] else None  # the same in every record: keep one
+    record["tasks"] = [each for each in record["tasks"] if each["name"] == problem]
     for part in ("tuning", "results", "times", "verdicts"):
-        record[part] = [each for each in record[part] if each["task"] in (task, clock)]
+        record[part] = [each for each in record[part] if each["task"] in (problem, clock)]
     RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{scale}-{task}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (RECORDS / f"{scale}-{problem}.json").write_text(json.dumps(record, indent=1) + "\n")
     for figure in FIGURES:
-        name = f"{figure}-{task}.png"
+        name = f"{figure}-{problem}.png"
         shutil.copyfile(folder / name, DOCS / "images" / f"reproduction-{name}")
 
 
 def read_records() -> list[Record]:
-    return [json.loads((RECORDS / f"{scale}-{task}.json").read_text()) for scale, task in SHOWN]
+    return [json.loads((RECORDS / f"{scale}-{name}.json").read_text()) for scale, name in SHOWN]
 
 
 def filled(page: str, records: Sequence[Record]) -> str:
-    """The page with its marked parts made anew."""
+    """The page with its marked parts regenerated."""
     parts = {
         "summary": summary(records),
         "details": details(records),
@@ -76,7 +76,7 @@ def filled(page: str, records: Sequence[Record]) -> str:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """A row per claim, a column per setting."""
+    """A row per claim and clock, a column per setting."""
     trained = [v for record in records for v in record["verdicts"] if v["task"] != "clock"]
     columns = list(dict.fromkeys(_trained_on(v["setting"]) for v in trained))
     rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -93,11 +93,11 @@ def summary(records: Sequence[Record]) -> str:
     timed = [v for record in records for v in record["verdicts"] if v["task"] == "clock"]
     listed = "; ".join(f"{v['setting'].split(', ')[-1]} {_cell(v)}" for v in timed)
     table = _table(["figure", "the paper's claim", *titles], lines)
-    return f"{table}\n\nThe time of ResNet-18's steps by the clock alone: {listed}."
+    return f"{table}\n\nResNet-18's time per step, by the clock alone: {listed}."
 
 
 def details(records: Sequence[Record]) -> str:
-    """Every verdict with its figures."""
+    """Every verdict with its numbers."""
     verdicts = [(record["scale"], v) for record in records for v in record["verdicts"]]
     order = list(dict.fromkeys(v["text"] for _, v in verdicts))
     verdicts.sort(key=lambda pair: order.index(pair[1]["text"]))
@@ -109,7 +109,7 @@ def details(records: Sequence[Record]) -> str:
 
 
 def tuning(records: Sequence[Record]) -> str:
-    """The whole grid: final training losses, the best of a method in bold."""
+    """The whole grid: final training losses, each method's best in bold."""
     tables = []
     for record in records:
         grid = [lr for lr, _ in record["tuning"][0]["losses"]]

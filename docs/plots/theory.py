@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from prlc import theory
 from prlc.theory import Constants, printed
-from prlc.theory.stability import Method
+from prlc.theory.stability import PullMethod
 
 # Okabe and Ito's palette; every line also has its own dashes, so that grey is enough.
 BLACK, BLUE, RED, GREEN, ORANGE, SKY = (
@@ -30,7 +30,7 @@ SETTLED = Constants(smoothness=1.0, variance=1.0, gradient_bound=2.0, initial_ga
 
 
 def step_sizes() -> Figure:
-    """Proved step sizes of PRLC and PR, printed and derived, beside the exact stability limits."""
+    """Proved step sizes of PRLC and PR, printed and derived, and the exact stability limits."""
     figure, (left, right) = _panels(
         "Fewer pulls ask for a smaller step in most proofs, but on a quadratic only of PR"
     )
@@ -137,12 +137,12 @@ def asgd() -> Figure:
 
 
 def noise() -> Figure:
-    """The exact noise floor on a quadratic, over that of SGD, from the moment recursion."""
+    """The exact noise floor on a quadratic, relative to SGD, from the moment recursion."""
     figure, panels = _panels(
         "Rare pulls raise the noise floor of PRLC by at most a half, that of PR without limit"
     )
     r = np.geomspace(0.005, 1, 400)
-    methods: list[tuple[Method, str, str]] = [("prlc", BLUE, SOLID), ("pr", RED, DASHED)]
+    methods: list[tuple[PullMethod, str, str]] = [("prlc", BLUE, SOLID), ("pr", RED, DASHED)]
     for axes, P in zip(panels, (4, 20), strict=True):
         for a, mark in ((0.05, "o"), (0.5, "s")):
             sgd = theory.noise_floor("prlc", a, 1.0, P)

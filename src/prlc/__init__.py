@@ -3,12 +3,13 @@
 result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 """
 
-from prlc import constants, data, models, planner, theory
+from prlc import data, encodings, models, planner, theory
 from prlc.api import Comparison, compare, train
 from prlc.data import IID, Dataset, Dirichlet, Shards
-from prlc.engines import Loss, Plan
-from prlc.engines.distributed import Cluster
-from prlc.engines.distributed.team import Team, TeamWorker, join
+from prlc.encodings import Encoding
+from prlc.engines import Execution, Loss
+from prlc.engines.processes import Cluster
+from prlc.engines.processes.team import Team, TeamWorker, join
 from prlc.errors import (
     CheckpointError,
     ConfigError,
@@ -19,13 +20,36 @@ from prlc.errors import (
     PrlcError,
     RunError,
 )
-from prlc.methods import ASGD, LAGPS, LAGWK, METHODS, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods import (
+    ASGD,
+    EF21P,
+    LAGPS,
+    LAGWK,
+    METHODS,
+    NSGD,
+    PR,
+    PRLC,
+    QSGD,
+    CoCoDSGD,
+    Compensation,
+    DiLoCo,
+    FedProx,
+    LocalSGD,
+    Method,
+    PipeSGD,
+    Scheduled,
+    SparseLoCo,
+    TernGrad,
+    TopKSGD,
+)
 from prlc.network import Network
-from prlc.schedules import Constant, Cosine, StepDecay
-from prlc.training import Progress, Result
+from prlc.optim.schedules import Constant, Cosine, StepDecay
+from prlc.runs.training import Progress, Result
+from prlc.theory import measure as constants
 
 __all__ = [
     "ASGD",
+    "EF21P",
     "IID",
     "LAGPS",
     "LAGWK",
@@ -33,34 +57,46 @@ __all__ = [
     "NSGD",
     "PR",
     "PRLC",
+    "QSGD",
     "CheckpointError",
     "Cluster",
+    "CoCoDSGD",
     "Comparison",
+    "Compensation",
     "ConfigError",
     "Constant",
     "Cosine",
     "DataError",
     "Dataset",
+    "DiLoCo",
     "Dirichlet",
     "DivergedError",
     "DownloadError",
+    "Encoding",
+    "Execution",
+    "FedProx",
     "LocalSGD",
     "Loss",
     "Method",
     "Network",
     "PeerError",
-    "Plan",
+    "PipeSGD",
     "PrlcError",
     "Progress",
     "Result",
     "RunError",
+    "Scheduled",
     "Shards",
+    "SparseLoCo",
     "StepDecay",
     "Team",
     "TeamWorker",
+    "TernGrad",
+    "TopKSGD",
     "compare",
     "constants",
     "data",
+    "encodings",
     "join",
     "models",
     "planner",

@@ -1,4 +1,4 @@
-"""What a Python program calls: train a model by a method, or compare several."""
+"""The Python interface: train a model by one method, or compare several."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pandas as pd
 from torch import nn
 
 from prlc import report
-from prlc.config import Config
 from prlc.data import Dataset, Partition, parse_partition
-from prlc.engines import Loss, Plan
-from prlc.engines.distributed import Cluster
+from prlc.engines import Execution, Loss, find_runtime
+from prlc.engines.processes import Cluster
 from prlc.errors import ConfigError
 from prlc.methods import Method, parse_method
 from prlc.network import Network
-from prlc.optimizers import OptimizerFactory
-from prlc.runs import RunFolder
-from prlc.schedules import Schedule, parse_schedule
-from prlc.tensorboard import BoardWriter
-from prlc.training import OnProgress, Progress, Result, Training
+from prlc.optim.optimizers import OptimizerFactory
+from prlc.optim.schedules import LRSchedule, parse_lr_schedule
+from prlc.runs.config import Config, usual_method
+from prlc.runs.folder import RunFolder
+from prlc.runs.tensorboard import BoardWriter
+from prlc.runs.training import OnProgress, Progress, Result, Training
 
 
 def train(
@@ -30,20 +30,21 @@ def train(
     loss: Loss,
     data: Any,
     *,
-    method: Method | str = "prlc",
+    method: Method | str | None = None,
     workers: int = 20,
     batch_size: int = 10,
     epochs: float | None = None,
     steps: int | None = None,
     lr: float = 0.1,
-    schedule: Schedule | str = "constant",
+    schedule: LRSchedule | str = "constant",
     optimizer: str | OptimizerFactory = "sgd",
-    server_optimizer: str | OptimizerFactory = "add",
+    optimizer_at: str = "workers",
+    server_optimizer: str | OptimizerFactory | None = None,
     partition: Partition | str = "iid",
-    network: Network | str | Mapping[str, Any] = "paper",
+    network: Network | str | Mapping[str, Any] | None = "paper",
     seed: int = 0,
     engine: str = "simulator",
-    plan: Plan | None = None,
+    execution: Execution | None = None,
     cluster: Cluster | None = None,
     device: str = "cpu",
     eval_every: int | None = None,
@@ -60,47 +61,53 @@ def train(
     model: any module. It is copied, never changed; the trained one is in the result.
     loss: called with the module's output and the targets; gives the mean over the batch.
     data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
-    method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1".
+    method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1"; None:
+        `prlc`, or `nsgd` if the optimizer runs on the server.
     workers, batch_size: how many workers, and the samples that each takes in a step.
     epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
         `data` has, over all workers.
     lr, schedule: the learning rate, and `constant`, `cosine`, `step` (the paper's: a tenth every 30
         epochs), `step:EPOCHS:FACTOR` or a schedule.
-    optimizer: on every worker: a name, or a function from parameters to a torch optimizer.
-    server_optimizer: `add`, `nesterov` (as in DiLoCo), or such a function.
+    optimizer: a name, or a function from parameters to a torch optimizer.
+    optimizer_at: where it runs: on the `workers`, which push updates, or on the `server`, to which
+        they push gradients (what users of DDP mean by synchronous AdamW).
+    server_optimizer: what the server does with mean updates: `add`, `nesterov`, or such a function;
+        None: the method's own (`nesterov` for DiLoCo, `add` for most).
     partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
-    network: what the simulated time is computed for: a preset, a `Network` or settings of one.
-    seed: of everything that is drawn: partition, batches, pulls. The same seed, the same result.
+    network: the network of the simulated time: a preset, a `Network` or settings of one; None: no
+        clock.
+    seed: of all draws: partition, batches, pulls, rounding. The same seed gives the same result.
     engine: `simulator`, `reference` (plain and slow), or `distributed`.
-    plan: how the simulator computes; measured and remembered if not given.
+    execution: how the simulator computes; measured and remembered if not given.
     cluster: how real processes take part (`engine="distributed"`, under torchrun). All of them
-        call this function; rank 0 keeps the folder, and a run that is there goes on.
-    device: `cpu`, or `cuda` and its like.
+        call this function; rank 0 writes the folder, and continues a run that is already there.
+    device: a torch device such as `cpu` or `cuda`.
     eval_every, eval_samples: how often, in steps (None: 50 times), and on how many samples (None:
-        all) to evaluate. The test accuracy in the summary is always that of all test data.
-    folder: where the run is written (see `prlc.runs`), with a checkpoint every `checkpoint_every`
-        steps (None: 20 times); `resume` continues the run that is there.
+        all) to evaluate. The summary's test accuracy is always on all test data.
+    folder: where the run is written, with a checkpoint every `checkpoint_every` steps (None: 20
+        times); `resume` continues the run that is there.
     tensorboard: also write TensorBoard events there; needs prlc[tensorboard].
-    extra_config: what else is to stand in the run's config.json.
+    extra_config: more entries for the run's config.json.
     on_progress: called after every step.
     """
     data = Dataset.of(data)
     if epochs is None and steps is None:
         epochs = 10.0
     config = Config(
-        method=parse_method(method) if isinstance(method, str) else method,
+        method=parse_method(usual_method(optimizer_at) if method is None else method),
         workers=workers,
         batch_size=batch_size,
         epochs=epochs,
         steps=steps,
-        schedule=parse_schedule(schedule, lr) if isinstance(schedule, str) else schedule,
+        schedule=parse_lr_schedule(schedule, lr) if isinstance(schedule, str) else schedule,
         optimizer=optimizer,
+        optimizer_at=optimizer_at,
         server_optimizer=server_optimizer,
         partition=_partition(partition),
-        network=Network.of(network),
+        network=None if network is None else Network.of(network),
         seed=seed,
         engine=engine,
-        plan=plan,
+        execution=execution,
         cluster=cluster or Cluster(),
         device=device,
         eval_every=eval_every,
@@ -108,12 +115,11 @@ def train(
         checkpoint_every=checkpoint_every,
     )
     training = Training(model, loss, data, config)
-    if training.assists:
-        return training.run()
+    if not training.leads:
+        return training.assist()
     if folder is None:
         if resume or tensorboard:
             raise ConfigError("To resume a run or to write TensorBoard events, name its folder.")
-        training.announce(finished=None)
         return training.run(on_progress=on_progress)
     described = {
         **config.as_json(),
@@ -122,19 +128,14 @@ def train(
         "data": {"name": data.name, "samples": data.num_train},
         **(extra_config or {}),
     }
-    # Who restarts real processes repeats their command, so there the run just goes on.
-    goes_on = resume or engine == "distributed"
-    if goes_on and (Path(folder) / "config.json").exists():
+    if (resume or training.restarts) and (Path(folder) / "config.json").exists():
         run = RunFolder.open(folder)
         run.check_config(described)
         if run.finished:
-            result = Result.load(run, config.method, model)
-            training.announce(result)
-            return result
+            return training.share(Result.load(run, config.method, model))
     else:
         run = RunFolder.create(folder, described)
     board = BoardWriter(run.path) if tensorboard else None
-    training.announce(finished=None, saves=True)
     return training.run(run, board, on_progress)
 
 
@@ -189,15 +190,16 @@ def compare(
     **settings: Any,
 ) -> Comparison:
     """Train the same model on the same data by each of `methods`; `settings` as in `train`."""
-    if settings.get("engine") == "distributed":
+    engine = settings.get("engine", "simulator")
+    if find_runtime(engine).multi_process:
         raise ConfigError(
             "A comparison runs in one process, but real processes were asked for. Train by each "
-            "method in turn (torchrun ... prlc train --engine distributed --out DIR), then compare "
+            f"method in turn (torchrun ... prlc train --engine {engine} --out DIR), then compare "
             "the runs: prlc report DIR..."
         )
     data = Dataset.of(data)
     given = [methods] if isinstance(methods, str | Method) else methods
-    chosen = [parse_method(m) if isinstance(m, str) else m for m in given]
+    chosen = [parse_method(each) for each in given]
     if not chosen:
         raise ConfigError("Give at least one method to compare.")
     labels = [method.label for method in chosen]
@@ -205,13 +207,13 @@ def compare(
     if twice is not None:
         raise ConfigError(f"Each method can be compared once, but {twice} was given twice.")
     results = []
-    for method in chosen:
+    for method, name in zip(chosen, _folder_names(labels), strict=True):
 
         def report_progress(progress: Progress, method: Method = method) -> None:
             if on_progress is not None:
                 on_progress(method, progress)
 
-        own = Path(folder) / slug(method.label) if folder is not None else None
+        own = Path(folder) / name if folder is not None else None
         results.append(
             train(
                 model,
@@ -240,6 +242,13 @@ def slug(label: str) -> str:
     """A label as the name of a folder."""
     kept = "".join(c if c.isalnum() or c == "." else "-" for c in label.lower())
     return "-".join(part for part in kept.split("-") if part)
+
+
+def _folder_names(labels: Sequence[str]) -> list[str]:
+    """A folder name for each label; equal slugs are numbered."""
+    slugs = [slug(label) for label in labels]
+    before = [slugs[:number].count(each) for number, each in enumerate(slugs)]
+    return [f"{each}-{n + 1}" if n else each for each, n in zip(slugs, before, strict=True)]
 
 
 def _size(model: nn.Module) -> int:

@@ -1,8 +1,7 @@
-"""Quantities as people write them: "100MB/s", "35ms", "20GFLOP/s", and back for tables.
+"""Parse and format quantities: "100MB/s", "35ms", "20GFLOP/s".
 
-Prefixes are decimal (MB is 10^6 bytes) unless they carry an i (MiB is 2^20). A capital B is a
-byte; a lower-case b, or the word bit, is a bit. Inside the package everything is plain bytes,
-seconds and FLOP.
+Prefixes are decimal (MB is 10^6 bytes) unless they carry an i (MiB is 2^20 bytes). B is a byte;
+b or bit is a bit. Inside the package everything is plain bytes, seconds and FLOP.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def parse_speed(value: str | float) -> float:
 def _parse(
     value: str | float, units: Mapping[str, float], expected: str, limitless: bool = False
 ) -> float:
-    """`value` in base units; a number, or text without a unit, is in base units already."""
+    """`value` in base units, which numbers and text without a unit already have."""
     number = math.nan
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
@@ -78,28 +77,28 @@ def _parse(
 
 
 def format_bytes(value: float) -> str:
-    """Three digits and a unit: `44.7 MB`."""
+    """Three digits and a unit, `44.7 MB`."""
     return _format(value, [(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
 
 
 def format_bandwidth(value: float) -> str:
-    """Three digits and a unit: `100 MB/s`; `unlimited` where there is no limit."""
+    """Three digits and a unit, `100 MB/s`; `unlimited` for infinity."""
     return "unlimited" if value == math.inf else format_bytes(value) + "/s"
 
 
 def format_speed(value: float) -> str:
-    """Three digits and a unit: `20 GFLOP/s`; `unlimited` where there is no limit."""
+    """Three digits and a unit, `20 GFLOP/s`; `unlimited` for infinity."""
     units = [(1.0, "FLOP/s"), (1e3, "kFLOP/s"), (1e6, "MFLOP/s"), (1e9, "GFLOP/s")]
     return "unlimited" if value == math.inf else _format(value, [*units, (1e12, "TFLOP/s")])
 
 
 def format_seconds(value: float) -> str:
-    """Three digits and a unit: `35 ms`, `1.25 h`."""
+    """Three digits and a unit, `35 ms` or `1.25 h`."""
     return _format(value, [(1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h")])
 
 
 def _format(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """`value` in the largest unit that it fills once rounded, so 999.9 kB becomes 1 MB."""
+    """`value` in the largest unit that it reaches once rounded, so 999.9 kB becomes 1 MB."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g} {'s' if units[0][1] == 'us' else units[0][1]}"
     size, name = units[0]
@@ -111,7 +110,7 @@ def _format(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """The unit in which times up to `longest` seconds read well on an axis: its length and name."""
+    """A readable unit for an axis of times up to `longest` seconds: (seconds, name)."""
     units = (
         (86_400.0, "days"),
         (3_600.0, "hours"),

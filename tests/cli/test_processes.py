@@ -8,26 +8,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 
-COMMAND = [
-    *(sys.executable, "-m", "prlc", "train", "--method", "prlc:0.3", "--optimizer", "momentum"),
-    *("--lr", "0.02", "--steps", "3000", "--eval-every", "100", "--checkpoint-every", "50"),
-    *("--chunk", "20", "--threads", "1"),
+import forks
+
+SETTINGS = [
+    *("--method", "prlc:0.3", "--optimizer", "momentum", "--lr", "0.02", "--steps", "2000"),
+    *("--eval-every", "100", "--checkpoint-every", "50", "--chunk", "20", "--threads", "1"),
 ]
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [*COMMAND[:4], *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., forks.Process]]:
+    """Starts `prlc train`; what it says goes to said.txt."""
+    with (tmp_path / "said.txt").open("w") as said:
+        yield lambda *arguments: forks.start("prlc.cli", "train", *arguments, output=said.fileno())
 
 
-def wait_for_new_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
+def wait_for_new_checkpoint(run: Path, process: forks.Process | subprocess.Popen[str]) -> None:
     """Until the running process has written a checkpoint of its own."""
     file = run / "checkpoint.pt"
     before = file.stat().st_mtime_ns if file.exists() else 0
@@ -53,29 +56,26 @@ def assert_same_run(run: Path, undisturbed: Path) -> None:
     assert summaries[0] == summaries[1]
 
 
-def test_killed_five_times_a_run_ends_as_if_left_alone(tmp_path: Path) -> None:
-    undisturbed, run = tmp_path / "undisturbed", tmp_path / "killed"
-    finished = start(*COMMAND[4:], "--out", undisturbed).communicate(timeout=200)
-    assert (undisturbed / "summary.json").exists(), finished
+def test_killed_five_times_a_run_ends_as_if_left_alone(
+    start: Callable[..., forks.Process], tmp_path: Path
+) -> None:
+    undisturbed, run, said = tmp_path / "undisturbed", tmp_path / "killed", tmp_path / "said.txt"
+    assert start(*SETTINGS, "--out", undisturbed).wait(200) == 0, said.read_text()
     moments = random.Random(7)
     for attempt in range(5):
-        options: list[str | Path] = ["--resume", run]
-        if attempt == 0:
-            options = [*COMMAND[4:], "--out", run]
-        process = start(*options)
+        process = start("--resume", run) if attempt else start(*SETTINGS, "--out", run)
         wait_for_new_checkpoint(run, process)
-        time.sleep(moments.uniform(0.0, 0.15))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    _, said = start("--resume", run).communicate(timeout=200)
-    assert (run / "summary.json").exists(), said
+        time.sleep(moments.uniform(0.0, 0.1))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert start("--resume", run).wait(200) == 0, said.read_text()
     assert_same_run(run, undisturbed)
 
 
 def test_interrupted_a_run_says_how_to_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = start(*COMMAND[4:], "--out", run)
+    command = [sys.executable, "-m", "prlc", "train", *SETTINGS, "--out", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_for_new_checkpoint(run, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from prlc.data.base import Dataset
-from prlc.data.cifar10 import BINARY, MEAN, PYTHON, STD, Form, load_cifar10
-from prlc.data.restricted_pickle import load_pickle
+from prlc.data.cifar10 import BINARY, MEAN, PYTHON, STD, Form, load_cifar10, load_pickle
+from prlc.data.dataset import Dataset
 from prlc.errors import DataError, DownloadError
 
 RECORDS = 4

@@ -1,13 +1,16 @@
+"""A data set from tensors, or by its name."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from prlc.data import Dataset
+from prlc.data import DATASETS, Dataset, load
 from prlc.errors import ConfigError, DataError
 
 X, Y = torch.arange(12.0).reshape(6, 2), torch.tensor([0, 2, 1, 1, 0, 2])
@@ -124,3 +127,22 @@ def test_repr_is_one_line() -> None:
     assert repr(Dataset.from_tensors(X, Y, name="six")) == (
         "Dataset('six', 6 training and 0 test samples of shape (2,), num_classes=3)"
     )
+
+
+# -- by name --------------------------------------------------------------------------------------
+
+
+def test_digits_need_no_folder(tmp_path: Path) -> None:
+    assert load("digits").num_train == 1500
+    assert load("digits", tmp_path / "nowhere").num_train == 1500
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match="one of digits, fashion-mnist, cifar10; got 'mnist'"):
+        load("mnist")
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
+def test_a_folder_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        load(name, tmp_path / "nowhere")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from prlc.data.base import Dataset
+from prlc.data.dataset import Dataset
 from prlc.data.fashion_mnist import MEAN, PUBLISHED, STD, IdxFile, Published, load_fashion_mnist
 from prlc.errors import DataError, DownloadError
 

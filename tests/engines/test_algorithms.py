@@ -12,8 +12,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prlc.draws import Purpose, uniform
+from prlc.encodings import Down, Draw, TopK
 from prlc.engines import Job
-from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods import (
+    ASGD,
+    EF21P,
+    LAGPS,
+    LAGWK,
+    NSGD,
+    PR,
+    PRLC,
+    QSGD,
+    DiLoCo,
+    LocalSGD,
+    Method,
+    SparseLoCo,
+)
+from prlc.optim.optimizers import SERVER_OPTIMIZERS
 
 from .builders import ENGINES, arrivals_of, global_tensors, job_of, run
 
@@ -28,7 +43,7 @@ class Problem:
         self.batches, self.lr = job.batches(), job.lr
         self.X = job.data.train_inputs.flatten(1).numpy()
         self.Y = np.eye(10)[job.data.train_targets.numpy()]
-        self.start: Vector = np.zeros((65, 10))
+        self.start = weights([tensor.detach() for tensor in job.model.parameters()])
 
     def gradient(self, w: Vector, worker: int, step: int) -> Vector:
         chosen = self.batches.take(np.array([worker]), np.array([step]))[0]
@@ -107,6 +122,96 @@ def asynchronous(problem: Problem, *, staleness_aware: bool) -> Vector:
     return w
 
 
+def flat(w: Vector) -> Vector:
+    """As a message has it: the weight's rows, then the bias."""
+    return np.concatenate([w[:-1].T.ravel(), w[-1]])
+
+
+def unflat(v: Vector) -> Vector:
+    return np.vstack([v[:-10].reshape(10, -1).T, v[-10:]])
+
+
+def sent_whole(values: Vector) -> Vector:
+    """As 32 bits of a message hold them."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def in_16_bits(value: float) -> float:
+    return float(torch.tensor(value, dtype=torch.float64).to(torch.bfloat16))
+
+
+def largest(v: Vector, k: int) -> Vector:
+    chosen = np.argsort(-np.abs(v), kind="stable")[:k]
+    kept = np.zeros_like(v)
+    kept[chosen] = v[chosen]
+    return kept
+
+
+def diloco(problem: Problem, H: int, outer_lr: float, momentum: float) -> Vector:
+    """Algorithm 1 of Douillard et al. 2023, with plain SGD inside and Nesterov outside."""
+    theta, m = problem.start, np.zeros_like(problem.start)
+    for t in range(STEPS // H):
+        deltas = []
+        for i in range(P):
+            inner = theta
+            for h in range(t * H, (t + 1) * H):
+                inner = inner - problem.lr(h) * problem.gradient(inner, i, h)
+            deltas.append(theta - inner)
+        delta = np.mean(deltas, 0)  # the outer gradient
+        m = momentum * m + delta
+        theta = theta - outer_lr * (delta + momentum * m)
+    return theta
+
+
+def qsgd(problem: Problem, bucket: int) -> Vector:
+    """Alistarh et al. 2017, eq. 3.1 with s = 127 in buckets; everybody applies the mean."""
+    w, s = problem.start, np.float32(127)
+    for t in range(STEPS):
+        total = np.zeros(650)
+        for i in range(P):
+            v = flat(-problem.lr(t) * problem.gradient(w, i, t))
+            draw = Draw(SEED, Purpose.ENCODE_UP, np.array([i]), t)
+            for number, start in enumerate(range(0, 650, bucket)):
+                part = v[start : start + bucket]
+                uniform_ = draw.uniform(number, 1, len(part), torch.device("cpu"))[0, 0].numpy()
+                norm = np.float32(np.sqrt(np.sum(part**2)))  # travels in 32 bits
+                level = np.floor(np.abs(part) * np.float64(s / norm) + uniform_)
+                total[start : start + bucket] += np.float64(norm / s) * np.sign(part) * level
+        w = w + unflat(total / P)
+    return w
+
+
+def sparseloco(problem: Problem, H: int, k: int, beta: float) -> Vector:
+    """Algorithm 1 of Sarfi et al. 2025: top-k of a chunk in 2 bits, error feedback, no momentum."""
+    theta, e = problem.start, [np.zeros(650)] * P
+    for t in range(STEPS // H):
+        messages = []
+        for i in range(P):
+            inner = theta
+            for h in range(t * H, (t + 1) * H):
+                inner = inner - problem.lr(h) * problem.gradient(inner, i, h)
+            e[i] = beta * e[i] + flat(theta - inner)
+            kept = largest(e[i], k)
+            sizes = np.abs(kept[kept != 0])
+            low, high = in_16_bits(sizes.min()), in_16_bits(sizes.max())
+            # A sign, and which half of the range: sent as the middle of that half.
+            upper = np.abs(kept) >= (low + high) / 2
+            c = np.sign(kept) * (low + (high - low) * np.where(upper, 0.75, 0.25))
+            e[i] = e[i] - c
+            messages.append(c)
+        theta = theta - unflat(np.mean(messages, 0))
+    return theta
+
+
+def ef21_p(problem: Problem, k: int) -> Vector:
+    """Gruntkowska et al. 2023, Algorithm 1 with stochastic gradients: one state for all."""
+    x, w = problem.start, problem.start
+    for t in range(STEPS):
+        x = x - problem.lr(t) * np.mean([problem.gradient(w, i, t) for i in range(P)], 0)
+        w = w + unflat(sent_whole(largest(flat(x - w), k)))
+    return x
+
+
 def constant_lr(_: int) -> float:
     return 0.05
 
@@ -131,7 +236,7 @@ class TestAsWritten:
             expected = algorithm_1(r, compensate=isinstance(method, PRLC))
             assert np.abs(trained(engine, job) - expected).max() < 1e-12
 
-    @pytest.mark.parametrize("method", [LocalSGD(5), PRLC(1.0, every=5)], ids=repr)
+    @pytest.mark.parametrize("method", [LocalSGD(5), PRLC(1.0, every=5)], ids=str)
     def test_local_sgd_averages_models(self, engine: str, method: Method) -> None:
         job = job_of(method)
         expected = averaging(Problem(job), H=5)
@@ -150,6 +255,24 @@ class TestAsWritten:
         made = ENGINES[engine](job)
         assert [int(report.pushes.sum()) for report in run(made, STEPS)] == pushes
         assert np.abs(weights(global_tensors(made)) - expected).max() < 1e-12
+
+    def test_diloco(self, engine: str) -> None:
+        job = job_of(DiLoCo(5), server_optimizer=SERVER_OPTIMIZERS["nesterov"])
+        expected = diloco(Problem(job), H=5, outer_lr=0.7, momentum=0.9)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    def test_qsgd(self, engine: str) -> None:
+        job = job_of(QSGD())
+        assert np.abs(trained(engine, job) - qsgd(Problem(job), bucket=512)).max() < 1e-12
+
+    def test_sparseloco(self, engine: str) -> None:
+        job = job_of(SparseLoCo(5))
+        expected = sparseloco(Problem(job), H=5, k=10, beta=0.95)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    def test_ef21_p(self, engine: str) -> None:
+        job = job_of(EF21P(down=Down(TopK(0.02, bits=32))))
+        assert np.abs(trained(engine, job) - ef21_p(Problem(job), k=13)).max() < 1e-12
 
     @pytest.mark.parametrize("staleness_aware", [False, True])
     def test_asgd(self, engine: str, staleness_aware: bool) -> None:

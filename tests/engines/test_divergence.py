@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prlc.clock import Arrival
 from prlc.data import Dataset
-from prlc.engines import Engine, Job, Plan, Reference, Simulator
+from prlc.engines import Engine, Execution, Job, Reference, Simulator
 from prlc.errors import DivergedError
 from prlc.methods import ASGD, LAGWK, NSGD, PRLC, LocalSGD, Method
+from prlc.network.clock import Arrival
 
 from . import modules
 from .builders import ENGINES, assert_identical, digits, global_tensors, job_of, run
@@ -63,7 +63,7 @@ def test_a_loss_that_is_not_finite(engine: str, method: Method, value: float) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", SYNCHRONOUS, ids=repr)
+@pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
 def test_a_gradient_that_is_not_finite(engine: str, method: Method) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(120, 3, generator=generator, dtype=torch.float64) + 1.0
@@ -93,7 +93,7 @@ def test_asynchronous_workers_fail_when_they_arrive(kind: str) -> None:
     job = with_value(clean, worker=2, step=0, value=float("nan"))
     engines: dict[str, Engine] = {
         "reference": Reference(job, iter(seen)),
-        "simulator": Simulator(job, iter(seen), plan=Plan(3, 1)),
+        "simulator": Simulator(job, iter(seen), execution=Execution(3, 1)),
     }
     made = engines[kind]
     error, _ = run_until_it_diverges(made)
@@ -110,7 +110,7 @@ def test_asynchronous_workers_are_named(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", [*SYNCHRONOUS, ASGD()], ids=repr)
+@pytest.mark.parametrize("method", [*SYNCHRONOUS, ASGD()], ids=str)
 def test_a_learning_rate_far_too_large_ends_in_an_error(engine: str, method: Method) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(120, 3, generator=generator, dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_finite_updates_whose_sum_is_not(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", [*SYNCHRONOUS, ASGD()], ids=repr)
+@pytest.mark.parametrize("method", [*SYNCHRONOUS, ASGD()], ids=str)
 def test_finite_gradients_times_a_learning_rate_that_is_too_much(
     engine: str, method: Method
 ) -> None:

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from prlc.clock import Arrival
 from prlc.data import Dataset
-from prlc.engines import Loss, Plan, Reference, Simulator
+from prlc.engines import Execution, Loss, Reference, Simulator
 from prlc.methods import ASGD, LAGWK, PRLC, LocalSGD, Method
-from prlc.optimizers import OptimizerFactory
+from prlc.network.clock import Arrival
+from prlc.optim.optimizers import OptimizerFactory
 
 from . import modules
 from .builders import (
@@ -45,7 +45,7 @@ def test_batch_norm_by_every_method(any_method: Method) -> None:
     assert_plans_match_reference(job, steps=10, plans=[6])
 
 
-@pytest.mark.parametrize("method", FAMILIES, ids=repr)
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
 def test_batch_norm_by_other_plans(method: Method) -> None:
     assert_plans_match_reference(job_of(method, modules.with_batch_norm()), steps=10, plans=[4, 1])
 
@@ -55,7 +55,7 @@ def test_a_resnet_with_batch_norm() -> None:
     assert_plans_match_reference(job, steps=3, plans=[2])
 
 
-@pytest.mark.parametrize("method", FAMILIES, ids=repr)
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
 def test_mean_squared_error_on_real_valued_targets(method: Method) -> None:
     job = job_of(method, nn.Linear(5, 2).double(), data=random_data((5,), (2,)), loss=F.mse_loss)
     assert_plans_match_reference(job, steps=50)
@@ -103,7 +103,7 @@ def test_frozen_parameters_stay() -> None:
     model = modules.PartlyFrozen()
     job = job_of(PRLC(0.3), model)
     for chunk in (6, 1):
-        engine = Simulator(job, plan=Plan(chunk, 1))
+        engine = Simulator(job, execution=Execution(chunk, 1))
         run(engine, 5)
         names = list(model.state_dict())
         after = dict(zip(names, global_tensors(engine), strict=True))
@@ -149,7 +149,10 @@ def test_integer_counters_of_slow_workers() -> None:
     order = [1, 2, 1, 2, 1, 0, 2, 1, 2]  # worker 0 arrives for the first time late in step 1
     seen = [Arrival(worker, float(k), 0) for k, worker in enumerate(order)]
     job = job_of(ASGD(), modules.with_batch_norm(), num_workers=3)
-    oracle, engine = Reference(job, iter(seen)), Simulator(job, iter(seen), plan=Plan(3, 1))
+    oracle, engine = (
+        Reference(job, iter(seen)),
+        Simulator(job, iter(seen), execution=Execution(3, 1)),
+    )
     for _ in range(3):
         oracle.step()
         engine.step()

@@ -45,7 +45,7 @@ class MatricesOnly(Normalised):
         super().__init__(parameters, lr)
 
 
-@pytest.mark.parametrize("method", [PRLC(0.3), LocalSGD(5), LAGPS(), ASGD()], ids=repr)
+@pytest.mark.parametrize("method", [PRLC(0.3), LocalSGD(5), LAGPS(), ASGD()], ids=str)
 @pytest.mark.parametrize("factory", [Normalised, partial(torch.optim.Adafactor, lr=1.0)])
 def test_workers_run_their_own(method: Method, factory: Any) -> None:
     job = job_of(method, optimizer=factory, lr=slow_decay)

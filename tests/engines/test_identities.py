@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
+import copy
+import math
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from prlc.engines import Engine
-from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Mask, Method
+from prlc.engines import Engine, Job
+from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods.compensation import Share
+from prlc.optim.optimizers import WORKER_OPTIMIZERS, set_lr
 
 from .builders import (
     ENGINES,
@@ -19,21 +25,17 @@ from .builders import (
     job_of,
     largest_difference,
     run,
+    small_data,
+    small_job,
+    small_model,
 )
 
 STEPS = {"logistic": 52, "cnn": 12}
 PERIOD = 4
 
 
-class PullTogether(PRLC):
-    """PRLC that pushes at every step and pulls at common ones: Local SGD, by another way."""
-
-    def pulls(self, seed: int, workers: ArrayLike, steps: ArrayLike) -> Mask:
-        del seed
-        common = np.equal((np.asarray(steps) + 1) % PERIOD, 0)
-        return np.broadcast_arrays(common, np.asarray(workers))[0]
-
-
+#: PRLC that pushes at every step and pulls at common ones: Local SGD, by another way.
+PULL_TOGETHER = PRLC(1 / PERIOD, schedule="aligned")
 CASES = [
     *((engine, "logistic") for engine in ENGINES),
     *((engine, "cnn") for engine in ("reference", "with a remainder")),
@@ -61,11 +63,16 @@ class TestIdentities:
     def test_pulling_together_is_local_sgd(self, engine: str, model: str) -> None:
         local = trained(engine, model, LocalSGD(PERIOD))
         assert_identical(trained(engine, model, PRLC(1.0, every=PERIOD)), local)
-        assert largest_difference(trained(engine, model, PullTogether()), local) < 1e-12
+        assert largest_difference(trained(engine, model, PULL_TOGETHER), local) < 1e-12
         assert largest_difference(local, trained(engine, model, NSGD())) > 1e-6
 
     def test_local_sgd_of_one_step_is_synchronous_sgd(self, engine: str, model: str) -> None:
         assert_identical(trained(engine, model, LocalSGD(1)), trained(engine, model, NSGD()))
+
+    def test_gains_of_zero_and_one_are_pr_and_prlc(self, engine: str, model: str) -> None:
+        for gain, plain in ((0.0, PR(0.3)), (1.0, PRLC(0.3))):
+            shared = trained(engine, model, PR(0.3, meanwhile=Share(gain)))
+            assert_identical(shared, trained(engine, model, plain))
 
     @pytest.mark.parametrize("staleness_aware", [False, True])
     def test_asynchronous_alone_is_synchronous(
@@ -74,7 +81,7 @@ class TestIdentities:
         alone = trained(engine, model, ASGD(staleness_aware), num_workers=1)
         assert largest_difference(alone, trained(engine, model, NSGD(), num_workers=1)) < 1e-13
 
-    @pytest.mark.parametrize("method", [LAGPS(xi=0.0), LAGWK(xi=0.0)], ids=repr)
+    @pytest.mark.parametrize("method", [LAGPS(xi=0.0), LAGWK(xi=0.0)], ids=str)
     def test_lag_without_patience_is_synchronous_sgd(
         self, engine: str, model: str, method: Method
     ) -> None:
@@ -83,6 +90,102 @@ class TestIdentities:
         assert difference < 1e-12
         assert (eager.traffic.pushes == STEPS[model]).all()
         assert (eager.traffic.pulls == STEPS[model]).all()
+
+
+def small(engine: str, text: str, **more: Any) -> Engine:
+    made = ENGINES[engine](small_job(text, steps=40, **more))
+    run(made, 40)
+    return made
+
+
+def assert_same_by(engine: str, one: str, other: str, within: float = 0.0, **more: Any) -> None:
+    ours, theirs = (global_tensors(small(engine, text, **more)) for text in (one, other))
+    assert largest_difference(ours, theirs) <= within
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+class TestIdentitiesOfParts:
+    @pytest.mark.parametrize("text", ["prlc:0.3", "local-sgd:5:up=topk,0.2,chunk=16"])
+    def test_no_delay_is_a_delay_of_zero_rule_11(self, engine: str, text: str) -> None:
+        assert_same_by(engine, f"{text}:delay=0", text)
+
+    @pytest.mark.parametrize("text", ["prlc:0.3:delay=3", "pr:0.3:down=int8,chunk=16"])
+    def test_one_block_is_the_whole_model_rule_5(self, engine: str, text: str) -> None:
+        assert_same_by(engine, f"{text}:blocks=1", text)
+
+    def test_a_sample_of_all_is_everybody_rule_6(self, engine: str) -> None:
+        assert_same_by(engine, "local-sgd:5:sample=1", "local-sgd:5")
+
+    def test_equal_shards_weigh_the_same_rule_4(self, engine: str) -> None:
+        job = small_job("prlc:0.3:weights=samples", num_workers=4)
+        assert len({len(shard) for shard in job.shards}) == 1
+        assert_same_by(engine, "prlc:0.3:weights=samples", "prlc:0.3", within=1e-13, num_workers=4)
+
+    @pytest.mark.parametrize("up", ["float32", "topk,1,bits=32,ef=no,chunk=16"])
+    def test_an_encoding_that_loses_nothing_is_plain_rule_16(self, engine: str, up: str) -> None:
+        """In a model of 32 bits; only the order of additions may differ."""
+        singles = {"model": small_model().float(), "data": small_data().to("cpu", torch.float32)}
+        assert_same_by(engine, f"prlc:0.3:up={up}", "prlc:0.3", within=2e-5, **singles)
+
+    def test_a_single_worker_that_pulls_late_but_adds_its_own_rule_2(self, engine: str) -> None:
+        """It knows all that the server knows, so delay and blocks change nothing."""
+        for text in ("cocod-sgd:5", "prlc:0.3:delay=4:blocks=2", "prlc:0.25:schedule=exact"):
+            assert_same_by(engine, text, "nsgd", within=1e-12, num_workers=1)
+
+    def test_with_everybody_pulling_schedules_agree_rule_2(self, engine: str) -> None:
+        for schedule in ("staggered", "aligned", "exact"):
+            assert_same_by(engine, f"prlc:1:every=3:schedule={schedule}", "local-sgd:3")
+
+    def test_pipe_sgd_keeps_workers_equal_and_one_step_behind(self, engine: str) -> None:
+        """x(t+1) = x(t) - lr g(x(t-1)): by hand, with everybody's batches joined."""
+        job = small_job("pipe-sgd", model=nn.Linear(6, 4).double(), steps=20)
+        made = ENGINES[engine](job)
+        run(made, 20)
+        models = [list(job.model.parameters())] * 2
+        for step in range(20):
+            gradients = joint_gradients(job, models[-2], step)
+            pairs = zip(models[-1], gradients, strict=True)
+            models.append([(x - job.lr(step) * g).detach() for x, g in pairs])  # type: ignore[misc]
+        assert largest_difference(global_tensors(made), models[-1]) < 1e-12
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+    def test_the_optimizer_on_the_server_is_one_process_rule_21(
+        self, engine: str, optimizer: str
+    ) -> None:
+        """Synchronous SGD equals torch on the joint batch, with a cosine schedule."""
+
+        def cosine(step: int) -> float:
+            return 0.01 * (1 + math.cos(math.pi * step / 60))
+
+        factory = WORKER_OPTIMIZERS[optimizer]
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+        job = small_job(
+            "nsgd", model=model, optimizer=factory, optimizer_at="server", lr=cosine, steps=60
+        )
+        made = ENGINES[engine](job)
+        run(made, 60)
+        own = copy.deepcopy(model)
+        torch_optimizer = (factory or partial(torch.optim.SGD, lr=1.0))(own.parameters())
+        for step in range(60):
+            for parameter, gradient in zip(
+                own.parameters(), joint_gradients(job, list(own.parameters()), step), strict=True
+            ):
+                parameter.grad = gradient
+            set_lr(torch_optimizer, cosine(step))
+            torch_optimizer.step()
+        theirs = [parameter.detach() for parameter in own.parameters()]
+        assert largest_difference(global_tensors(made), theirs) < 1e-10
+
+
+def joint_gradients(job: Job, parameters: Sequence[Tensor], step: int) -> list[Tensor]:
+    """The gradients of the loss on the batches of all workers together."""
+    P = job.num_workers
+    chosen = job.batches().take(np.arange(P), np.full(P, step)).reshape(-1)
+    model = copy.deepcopy(job.model)
+    for own, given in zip(model.parameters(), parameters, strict=True):
+        own.data.copy_(given)
+    loss = job.loss(model(job.data.train_inputs[chosen]), job.data.train_targets[chosen])
+    return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

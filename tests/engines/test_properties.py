@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from prlc.data import Dataset
-from prlc.engines import Job, Plan, Reference, Simulator
-from prlc.methods import LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method, Scheduled
-from prlc.traffic import payload_bytes
+from prlc.draws import Purpose, uniform
+from prlc.engines import Execution, Job, Reference, Simulator
+from prlc.methods import LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method, Scheduled, Timetable
+from prlc.network.traffic import payload_bytes
 
 from .builders import (
     arrivals_of,
@@ -65,7 +66,7 @@ def jobs(draw: st.DrawFn) -> Job:
 @given(job=jobs(), chunk=st.integers(1, 6), steps=st.integers(1, 8))
 @settings(deadline=None, max_examples=25)
 def test_the_simulator_is_the_reference(job: Job, chunk: int, steps: int) -> None:
-    oracle, engine = Reference(job), Simulator(job, plan=Plan(chunk, 1))
+    oracle, engine = Reference(job), Simulator(job, execution=Execution(chunk, 1))
     assert_same_reports(run(oracle, steps), run(engine, steps))
     assert largest_difference(global_tensors(oracle), global_tensors(engine)) < 1e-10
 
@@ -81,18 +82,19 @@ def test_traffic_is_what_the_reports_say(job: Job, steps: int) -> None:
     assert engine.traffic.bytes_up == size * engine.traffic.pushes.sum()
     assert engine.traffic.bytes_down == size * engine.traffic.pulls.sum()
     if isinstance(job.method, Scheduled):
-        assert (engine.traffic.pushes == steps // job.method.period).all()
+        assert (engine.traffic.pushes == steps // job.method.every).all()
         assert (engine.traffic.pulls <= engine.traffic.pushes).all()
 
 
 @given(r=ratios, every=st.integers(1, 5), seed=st.integers(0, 2**63))
 @settings(deadline=None, max_examples=60)
 def test_the_fraction_of_pulls_is_the_ratio(r: float, every: int, seed: int) -> None:
-    steps = np.arange(400 * every)[:, None]
     for method in (PR(r, every), PRLC(r, every)):
-        pulls = method.pulls(seed, np.arange(10), steps)
+        timetable = Timetable(method, 10, seed)
+        turns = [timetable[step] for step in range(400 * every)]
+        pulls = np.array([turn.pulls for turn in turns])
         assert pulls.shape == (400 * every, 10)
-        assert not pulls[~method.due(steps[:, 0])].any()
+        assert not pulls[[not turn.is_push for turn in turns]].any()
         n = 4000
         assert abs(pulls.sum() - r * n) <= 6 * math.sqrt(n * r * (1 - r)) + 6
 
@@ -107,7 +109,7 @@ def test_messages_count_the_buffers_that_travel() -> None:
 
 def test_every_method_counts_what_it_reports(any_method: Method) -> None:
     job = job_of(any_method)
-    engine = Simulator(job, arrivals_of(job.num_workers), plan=Plan(6, 1))
+    engine = Simulator(job, arrivals_of(job.num_workers), execution=Execution(6, 1))
     reports = run(engine, 20)
     assert np.array_equal(engine.traffic.pushes, np.sum([r.pushes for r in reports], 0))
     assert np.array_equal(engine.traffic.pulls, np.sum([r.pulls for r in reports], 0))
@@ -119,4 +121,5 @@ def test_every_method_counts_what_it_reports(any_method: Method) -> None:
 def test_the_seed_decides_who_pulls(seed: int) -> None:
     engine = Reference(job_of(PRLC(0.3), seed=seed))
     pulls = np.array([report.pulls for report in run(engine, 10)])
-    assert np.array_equal(pulls, PRLC(0.3).pulls(seed, np.arange(6), np.arange(10)[:, None]))
+    expected = uniform(seed, Purpose.PULL, np.arange(6), np.arange(10)[:, None]) < 0.3
+    assert np.array_equal(pulls, expected)

@@ -15,7 +15,7 @@ FAMILIES: list[Method] = [PRLC(0.3), LAGWK(), ASGD()]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", FAMILIES, ids=repr)
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
 def test_dropout_repeats_whatever_the_caller_drew(engine: str, method: Method) -> None:
     results = []
     for caller in (5, 6):
@@ -41,7 +41,7 @@ def test_the_seed_decides_what_is_dropped(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=repr)
+@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=str)
 def test_the_numbers_of_the_caller_are_left_alone(engine: str, method: Method) -> None:
     model = modules.with_dropout()
     torch.manual_seed(5)

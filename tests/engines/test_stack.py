@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prlc.engines.stack import Layout, squared_norms, stack
+from prlc.engines.simulator.stack import Layout, squared_norms, stack
 
 shapes = st.lists(st.integers(1, 4), max_size=4).map(tuple)
 

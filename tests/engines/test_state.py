@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from io import BytesIO
 from itertools import islice
 
-import numpy as np
 import pytest
 import torch
 
-from prlc.clock import Arrival
-from prlc.engines import Engine, Job, Plan, Reference, Simulator
+from prlc.engines import Engine, Execution, Job, Reference, Simulator
 from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import ASGD, LAGPS, LAGWK, PRLC, LocalSGD, Method
-from prlc.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS
+from prlc.network.clock import Arrival
+from prlc.optim.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS
 
 from . import modules
 from .builders import (
@@ -22,10 +21,12 @@ from .builders import (
     arrivals_of,
     assert_identical,
     assert_same_reports,
+    assert_same_traffic,
     global_tensors,
     job_of,
     run,
     saved_and_loaded,
+    small_job,
 )
 
 BEFORE, AFTER = 7, 9
@@ -41,7 +42,7 @@ def resumed(kind: str, job: Job) -> Engine:
     """A fresh engine for the second half of the run."""
     if kind == "reference":
         return Reference(job, later_arrivals(job))
-    return Simulator(job, later_arrivals(job), plan=Plan(6, 1))
+    return Simulator(job, later_arrivals(job), execution=Execution(6, 1))
 
 
 def assert_continues(kind: str, job: Job) -> None:
@@ -55,8 +56,7 @@ def assert_continues(kind: str, job: Job) -> None:
     assert second.steps_done == BEFORE
     assert_same_reports(run(second, AFTER), expected)
     assert_identical(global_tensors(second), global_tensors(through))
-    assert np.array_equal(second.traffic.pulls, through.traffic.pulls)
-    assert np.array_equal(second.traffic.pushes, through.traffic.pushes)
+    assert_same_traffic(second, through)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,12 +67,12 @@ class TestContinuing:
     def test_every_method_with_momentum(self, kind: str, any_method: Method) -> None:
         assert_continues(kind, job_of(any_method, optimizer=WORKER_OPTIMIZERS["momentum"]))
 
-    @pytest.mark.parametrize("method", [PRLC(0.3), LAGWK(), ASGD()], ids=repr)
+    @pytest.mark.parametrize("method", [PRLC(0.3), LAGWK(), ASGD()], ids=str)
     def test_adamw_and_momentum_on_the_server(self, kind: str, method: Method) -> None:
         worker, server = WORKER_OPTIMIZERS["adamw"], SERVER_OPTIMIZERS["nesterov"]
         assert_continues(kind, job_of(method, optimizer=worker, server_optimizer=server))
 
-    @pytest.mark.parametrize("method", [PRLC(0.3), LAGPS(smoothness=1.0), ASGD()], ids=repr)
+    @pytest.mark.parametrize("method", [PRLC(0.3), LAGPS(smoothness=1.0), ASGD()], ids=str)
     def test_batch_norm(self, kind: str, method: Method) -> None:
         assert_continues(kind, job_of(method, modules.with_batch_norm()))
 
@@ -85,7 +85,7 @@ class TestContinuing:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", [PRLC(0.3), LocalSGD(5), LAGPS(), LAGWK()], ids=repr)
+@pytest.mark.parametrize("method", [PRLC(0.3), LocalSGD(5), LAGPS(), LAGWK()], ids=str)
 def test_an_engine_can_go_back_again_and_again(kind: str, method: Method) -> None:
     engine = ENGINES[kind](job_of(method, optimizer=WORKER_OPTIMIZERS["momentum"]))
     run(engine, 3)
@@ -99,9 +99,48 @@ def test_an_engine_can_go_back_again_and_again(kind: str, method: Method) -> Non
         assert_identical(global_tensors(engine), expected)
 
 
+#: With something to remember in every part: pulls under way, residuals, the server's momentum.
+REMEMBERING = [
+    "diloco:2:delay=1:up=int4,ef=yes,chunk=16",
+    "prlc:0.5:meanwhile=snr:delay=2:down=int8,chunk=16",
+    "prlc:0.5:every=2:meanwhile=gc:delay=3:blocks=2:down=topk,0.2,chunk=16,state=shared",
+    "local-sgd:3:sample=0.5:up=topk,0.1,chunk=16:down=topk,0.3,chunk=16",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", REMEMBERING)
+def test_parts_are_saved_inside_a_delay_rule_9(kind: str, text: str) -> None:
+    """And may be loaded again and again."""
+    job = small_job(text, num_workers=6, steps=BEFORE + AFTER)
+    assert_continues(kind, job)
+    engine = ENGINES[kind](job)
+    run(engine, BEFORE)
+    state = engine.state()
+    run(engine, AFTER)
+    expected = global_tensors(engine)
+    for _ in range(2):
+        again = ENGINES[kind](job)
+        again.load_state(state)
+        run(again, AFTER)
+        assert_identical(global_tensors(again), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_server_keeps_its_optimizer_rule_21(kind: str) -> None:
+    adamw = WORKER_OPTIMIZERS["adamw"]
+    job = small_job("pr:0.5:delay=2", num_workers=6, optimizer=adamw, optimizer_at="server")
+    assert_continues(kind, job)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_does_not_change_afterwards(kind: str, any_method: Method) -> None:
-    engine = ENGINES[kind](job_of(any_method, optimizer=WORKER_OPTIMIZERS["momentum"]))
+    job = job_of(
+        any_method,
+        optimizer=WORKER_OPTIMIZERS["momentum"],
+        server_optimizer=SERVER_OPTIMIZERS[any_method.server],
+    )
+    engine = ENGINES[kind](job)
     run(engine, 3)
     state = engine.state()
     before = BytesIO()

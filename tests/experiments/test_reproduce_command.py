@@ -57,7 +57,7 @@ def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
     for jobs in (1, 2):
         reproduce("fig3", "smoke", out=tmp_path / str(jobs), model="logistic", seeds=1, jobs=jobs)
     files = sorted((tmp_path / "1").rglob("metrics.csv"))
-    assert len(files) >= 9  # six to tune by, and three
+    assert len(files) >= 9  # six for tuning, three for the figure
     for file in files:
         other = tmp_path / "2" / file.relative_to(tmp_path / "1")
         pd.testing.assert_frame_equal(pd.read_csv(file), pd.read_csv(other), check_exact=True)
@@ -65,7 +65,7 @@ def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
     assert one == two
 
 
-def test_interrupted_it_says_how_to_go_on_and_leaves_nobody_behind(tmp_path: Path) -> None:
+def test_interrupted_it_says_how_to_continue_and_leaves_no_process_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
         [
@@ -85,7 +85,7 @@ def test_interrupted_it_says_how_to_go_on_and_leaves_nobody_behind(tmp_path: Pat
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)  # the pipes close when all processes are gone
     assert process.returncode == 130
-    assert f"what is done is kept in {out}. Go on with the same command" in said
+    assert f"the runs are kept in {out}. Repeat the command to continue" in said
     assert "Traceback" not in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import runpy
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from prlc.experiments.claims import CLAIMS, LIMITS
-from prlc.experiments.record import make_record
-from prlc.experiments.settings import shared
+from prlc.experiments.reproduction import make_record
+from prlc.experiments.settings import paper
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"
@@ -52,19 +53,21 @@ def test_the_page_is_made_from_folders_of_runs(script: dict[str, Any], tmp_path:
 
 def test_records_were_made_with_the_frozen_settings(script: dict[str, Any]) -> None:
     for (scale, name), record in zip(script["SHOWN"], script["read_records"](), strict=True):
-        task = shared().task(name, scale)
-        fresh = make_record(scale, ["fig1"], {task: record["tasks"][0]["seeds"]}, [], [], [])
+        problem = paper().problem(name, scale)
+        fresh = make_record(scale, ["fig1"], {problem: record["tasks"][0]["seeds"]}, [], [], [])
         again = json.loads(json.dumps(fresh))
         for part in ("scale", "tasks", "lr", "network", "limits"):
             assert record[part] == again[part]
         assert {verdict["claim"] for verdict in record["verdicts"]} == set(CLAIMS)
-        assert all(verdict["text"] == CLAIMS[verdict["claim"]] for verdict in record["verdicts"])
+        assert all(
+            verdict["text"] == CLAIMS[verdict["claim"]].text for verdict in record["verdicts"]
+        )
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     table = PAGE.read_text().partition("| claim | measure |")[2].partition("\n\n")[0]
     shown = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", table.replace("%", ""))}
-    for name, limit in LIMITS.items():
+    for name, limit in dataclasses.asdict(LIMITS).items():
         for value in limit if isinstance(limit, tuple) else (limit,):
             assert {value, round(100 * value)} & shown or name == "shrunk", name
 

@@ -76,8 +76,8 @@ def test_unknown_settings() -> None:
         ConfigError, match=r"prlc has no setting 'ratio': it takes pull_ratio, every"
     ):
         create("prlc", ratio=0.1)
-    with pytest.raises(ConfigError, match=r"nsgd has no setting 'every': it takes none"):
-        create("nsgd", every=3)
+    with pytest.raises(ConfigError, match=r"asgd has no setting 'every': it takes staleness_aware"):
+        create("asgd", every=3)
 
 
 def test_bad_settings_are_refused_by_name_too() -> None:
@@ -94,5 +94,5 @@ def test_they_can_be_caught_as_any_error_of_the_package_or_as_a_value_error() ->
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     assert PRLC(1).pull_ratio == 1
     assert PRLC(1e-9).pull_ratio == 1e-9
-    assert LocalSGD(1).period == 1
+    assert LocalSGD(1).every == 1
     assert LAGWK(xi=0, window=1).xi == 0

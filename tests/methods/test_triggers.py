@@ -1,4 +1,4 @@
-"""The conditions of LAG, equation by equation, and the shares of ASGD."""
+"""The triggers of LAG (rule_20), equation by equation, and the shares of ASGD."""
 
 from __future__ import annotations
 

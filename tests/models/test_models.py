@@ -1,3 +1,5 @@
+"""Built-in models: sizes, seeds, vmap, refusals."""
+
 from __future__ import annotations
 
 from typing import Any

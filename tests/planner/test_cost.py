@@ -1,4 +1,4 @@
-"""What a step costs and what limits it, on networks where the answer is known."""
+"""The time and the bottleneck of a step, on networks where both are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import prlc
 from prlc.data import Dataset, load_digits
-from prlc.engines.plan import Plan
+from prlc.engines.simulator.execution import Execution
 from prlc.methods import PRLC
 from prlc.models import build
 from prlc.network import PRESETS, Network
@@ -26,7 +26,7 @@ def digits() -> Dataset:
 
 @pytest.mark.parametrize("ratio", [1.0, 0.3])
 @pytest.mark.parametrize(
-    ("network", "work", "limit"),
+    ("network", "work", "bottleneck"),
     [
         (Network(), WORK, "compute"),
         (Network(server_up=1e5), WORK, "uplink"),
@@ -40,11 +40,13 @@ def digits() -> Dataset:
          Work(P, 10.0, 10_000.0, 1e-3), "downlink"),
     ],
 )  # fmt: skip
-def test_the_slow_resource_is_named(network: Network, work: Work, limit: str, ratio: float) -> None:
+def test_the_slow_resource_is_named(
+    network: Network, work: Work, bottleneck: str, ratio: float
+) -> None:
     found = price(network, work, PRLC(ratio))
-    assert found.limit == limit
-    assert found.saved(limit) > 0.5
-    assert max(RESOURCES, key=found.saved) == limit
+    assert found.bottleneck == bottleneck
+    assert found.saved(bottleneck) > 0.5
+    assert max(RESOURCES, key=found.saved) == bottleneck
     assert all(0 <= found.saved(name) <= 1 for name in RESOURCES)
 
 
@@ -63,7 +65,7 @@ def test_resources_that_hide_each_other_still_get_a_name() -> None:
     work = Work(1, bytes_up=1000.0, bytes_down=0.0, step_seconds=1e-2)
     found = price(Network(worker_up=1.02e5), work, PRLC(1e-9))
     assert max(found.saved(name) for name in RESOURCES) < 0.05
-    assert found.limit == "compute"
+    assert found.bottleneck == "compute"
 
 
 def test_a_step_may_be_free() -> None:
@@ -77,7 +79,12 @@ def test_a_step_may_be_free() -> None:
 def test_the_clock_agrees_with_a_run(digits: Dataset, method: PRLC, run_ahead: bool) -> None:
     network = Network.of(PRESETS["mobile"], run_ahead=run_ahead)
     model = build("logistic", digits.sample_shape, digits.num_classes, 0)
-    settings: dict[str, Any] = {"workers": 5, "batch_size": 4, "seed": 3, "plan": Plan(5, 1)}
+    settings: dict[str, Any] = {
+        "workers": 5,
+        "batch_size": 4,
+        "seed": 3,
+        "execution": Execution(5, 1),
+    }
     run = prlc.train(
         model, F.cross_entropy, digits, method=method, steps=30, network=network,
         eval_every=6, **settings,

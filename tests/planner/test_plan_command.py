@@ -1,4 +1,4 @@
-"""`prlc plan` as a person or a program uses it, inside this process."""
+"""`prlc plan` as people and programs use it, called inside this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_plan_prints_a_table_words_and_a_plot(prlc: Prlc, tmp_path: Path) -> Non
     words = " ".join(out.split())
     assert code == 0
     assert "--workers 4" in words.split("Next:")[1]
-    for part in ("NSGD", "Recommended:", "What limits:", "Constants measured:", "prlc train -m"):
+    for part in ("NSGD", "Recommended:", "Bottleneck:", "Constants measured:", "prlc train -m"):
         assert part in words
     assert all(len(line) <= 80 for line in out.splitlines()[:6])
     assert (tmp_path / "p" / "plan.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Trial runs: the same losses as a run, as far as asked, however often interrupted."""
+"""Trial runs: the losses of a real run, trained only as far as asked, however often interrupted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 import prlc
 from prlc.data import Dataset, load_digits
-from prlc.engines.plan import Plan
+from prlc.engines.simulator.execution import Execution
 from prlc.methods import PRLC
 from prlc.models import build
 from prlc.planner import Trials, make_trials
 from prlc.planner import trials as module
 
-SETTINGS: dict[str, Any] = {"workers": 5, "batch_size": 4, "seed": 3, "plan": Plan(5, 1)}
+SETTINGS: dict[str, Any] = {"workers": 5, "batch_size": 4, "seed": 3, "execution": Execution(5, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_released_trials_are_replayed_to_the_same_losses(
     digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = trials(digits)
-    monkeypatch.setattr(module, "_MEMORY", 1)
+    monkeypatch.setattr(module, "_MEMORY_BYTES", 1)
     short = trials(digits)
     for until in (4, 8):
         for lr in (0.1, 0.2, 0.4):

@@ -22,6 +22,7 @@ def make_run(
     loss: float = 1.0,
     finished: bool = True,
     accuracy: bool = True,
+    clock: bool = True,
     label: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -41,7 +42,7 @@ def make_run(
                 "pushes_per_worker": 10.0 * i,
                 "bytes_up": 4_000_000 * i,
                 "bytes_down": int(4_000_000 * i * ratio),
-                "simulated_seconds": 60.0 * i,
+                "simulated_seconds": 60.0 * i if clock else float("nan"),
             }
             for i in range(rows)
         ]
@@ -55,14 +56,14 @@ def make_run(
         "pushes_per_worker": float(last["pushes_per_worker"]),
         "bytes_up": int(last["bytes_up"]),
         "bytes_down": int(last["bytes_down"]),
-        "simulated_seconds": float(last["simulated_seconds"]),
+        "simulated_seconds": float(last["simulated_seconds"]) if clock else None,
         "steps": int(last["step"]),
         "seed": seed,
         "torch": "2.0",
         "python": "3.11",
     }
     settings = {
-        "method": {"name": made.name, **made.options()},
+        "method": str(made),
         "workers": 4,
         "schedule": {"name": "constant", "lr": lr},
         "network": {"latency": 0.035, "worker_up": "inf"},

@@ -11,9 +11,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from prlc.errors import ConfigError, RunError
-from prlc.report import Chart, draw_charts, save_figure
-from prlc.report.axes import scaled
-from prlc.report.style import Style, styles
+from prlc.report import Chart, draw_charts, save_figure, scaled, styles
+from prlc.report.figures import Style
 
 from .builders import make_run, make_series
 
@@ -127,3 +126,9 @@ def test_the_command_line_starts_without_what_draws() -> None:
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
+
+
+def test_runs_without_a_clock_have_no_panel_for_the_time() -> None:
+    untimed, timed = make_series(make_run(clock=False)), make_series(make_run("nsgd"))
+    assert len(draw_charts([Chart("a", (untimed,))]).axes) == 2
+    assert len(draw_charts([Chart("a", (untimed, timed))]).axes) == 3

@@ -1,14 +1,11 @@
-"""From folders to charts."""
+"""From runs to charts: seeds in one curve, labels that tell curves apart."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from prlc.errors import RunError
 from prlc.report import describe, group, read_runs
-from prlc.report.grouping import find_runs, tell_apart
+from prlc.report.grouping import tell_apart
 
 from .builders import make_run, write_run
 
@@ -85,33 +82,11 @@ def test_labels_that_differ_already_stay() -> None:
     assert tell_apart([("a", {"x": 1}), ("b", {"x": 2})]) == ["a", "b"]
 
 
-def test_runs_are_found_below_a_folder_with_nsgd_first(tmp_path: Path) -> None:
-    write_run(tmp_path / "seed0" / "asgd", make_run("asgd"))
-    write_run(tmp_path / "seed0" / "nsgd", make_run("nsgd"))
-    write_run(tmp_path / "seed1" / "deep" / "nsgd", make_run("nsgd", seed=1))
-    runs, bad = read_runs([tmp_path])
-    assert [(run.label, run.seed) for run in runs] == [("NSGD", 0), ("NSGD", 1), ("ASGD", 0)]
-    assert bad == []
-
-
-def test_the_order_of_the_arguments_is_kept_and_nothing_counts_twice(tmp_path: Path) -> None:
-    asgd = write_run(tmp_path / "asgd", make_run("asgd"))
-    write_run(tmp_path / "nsgd", make_run("nsgd"))
-    runs, _ = read_runs([asgd, tmp_path, tmp_path / "." / "nsgd"])
-    assert [run.label for run in runs] == ["ASGD", "NSGD"]
-
-
-def test_a_bad_folder_among_good_ones_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path / "good", make_run())
-    (tmp_path / "half").mkdir()
-    (tmp_path / "half" / ".config.json.writing").write_text("{")
-    runs, bad = read_runs([tmp_path, tmp_path / "none"])
-    assert len(runs) == 1
-    assert [str(tmp_path / "half") in bad[0], str(tmp_path / "none") in bad[1]] == [True, True]
-
-
-def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for path, sentence in (("file", "is a file"), ("no", "does not exist"), ("", "holds no run")):
-        with pytest.raises(RunError, match=sentence):
-            find_runs(tmp_path / path)
+def test_runs_of_before_share_a_curve_with_those_of_now(tmp_path: Path) -> None:
+    settings = {"name": "prlc", "pull_ratio": 0.1, "every": 1}
+    write_run(tmp_path / "old", make_run(config={"method": settings}))
+    write_run(tmp_path / "new", make_run(seed=1))
+    (chart,) = group(read_runs([tmp_path])[0])
+    assert [(s.label, sorted(run.seed for run in s.runs)) for s in chart.series] == [
+        ("PRLC r=0.1", [0, 1])
+    ]

@@ -1,4 +1,4 @@
-"""What is in a page, read as text."""
+"""The contents of a page, read as text."""
 
 from __future__ import annotations
 
@@ -55,6 +55,15 @@ def test_what_was_not_measured_is_not_offered(tmp_path: Path) -> None:
     assert 'value="test_accuracy"' not in page
 
 
+def test_without_a_clock_no_time_is_offered(tmp_path: Path) -> None:
+    page = _page(tmp_path, make_series(make_run(clock=False)))
+    assert "simulated_seconds" not in _data(page)["axes"]
+    assert 'value="simulated_seconds"' not in page
+    assert _data(page)["charts"][0]["curves"][0]["notes"][1].endswith("MB up and down")
+    mixed = _page(tmp_path, make_series(make_run(clock=False)), make_series(make_run("nsgd")))
+    assert "simulated_seconds" in _data(mixed)["axes"]
+
+
 def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     run = make_run()
     run.metrics.loc[[1, 2], "train_loss"] = [float("nan"), float("inf")]
@@ -95,7 +104,7 @@ def test_settings_are_said_once_and_then_what_differs(tmp_path: Path) -> None:
     page = _page(tmp_path, make_series(make_run(lr=0.1)), make_series(make_run("nsgd", lr=0.05)))
     assert page.count("<dt>network.latency</dt><dd>35 ms</dd>") == 1
     assert "<dt>network.worker_up</dt><dd>unlimited</dd>" in page
-    assert "method.name <b>nsgd</b>, schedule.lr <b>0.05</b>" in page
+    assert "method <b>nsgd</b>, schedule.lr <b>0.05</b>" in page
     assert "<dt>schedule.lr</dt>" not in page
 
 
@@ -148,7 +157,7 @@ def test_a_comparison_from_python_writes_a_page(tmp_path: Path) -> None:
         methods=["nsgd", "prlc:0.5"],
         workers=2,
         steps=3,
-        plan=prlc.Plan(2, 1),
+        execution=prlc.Execution(2, 1),
     )
     comparison.page(tmp_path / "c.html", "Mine")
     text = (tmp_path / "c.html").read_text(encoding="utf-8")

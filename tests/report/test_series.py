@@ -1,4 +1,4 @@
-"""Runs from disk, and several seeds as one curve."""
+"""Runs found and read on disk, and several seeds as one curve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import prlc
 from prlc.errors import RunError
-from prlc.report import Run
+from prlc.report import Run, read_runs
+from prlc.report.series import find_runs
 
 from .builders import make_run, make_series, write_run
 
@@ -50,8 +51,8 @@ def test_a_series_knows_what_was_measured() -> None:
     series = make_series(make_run(accuracy=False))
     assert series.has("test_loss")
     assert not series.has("test_accuracy")
-    assert series.figures("test_accuracy") == []
-    assert series.figures("steps") == [50]
+    assert series.finals("test_accuracy") == []
+    assert series.finals("steps") == [50]
 
 
 def test_a_finished_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_finished_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.finished
     assert run.seed == 7
     assert run.config == json.loads(json.dumps(written.config))
-    assert run.figure("train_loss") == 1 / 32
+    assert run.final("train_loss") == 1 / 32
     pd.testing.assert_frame_equal(run.metrics, written.metrics)
 
 
@@ -69,24 +70,63 @@ def test_an_unfinished_run_speaks_by_its_last_row(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "r", make_run("prlc:0.5", finished=False, rows=3)))
     assert not run.finished
     assert run.label == "PRLC r=0.5"
-    assert run.figure("train_loss") == 0.25
-    assert run.figure("steps") == 20
-    assert run.figure("pull_fraction") == 0.5
-    assert run.figure("seed") == 0
-    assert run.figure("method") == "PRLC r=0.5"
-    assert run.figure("wall_seconds") is None
+    assert run.final("train_loss") == 0.25
+    assert run.final("steps") == 20
+    assert run.final("pull_fraction") == 0.5
+    assert run.final("seed") == 0
+    assert run.final("method") == "PRLC r=0.5"
+    assert run.final("wall_seconds") is None
 
 
 def test_a_run_stopped_before_its_first_step_has_no_pull_fraction(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "r", make_run(finished=False, rows=1)))
-    assert run.figure("pull_fraction") is None
-    assert run.figure("train_loss") == 1.0
+    assert run.final("pull_fraction") is None
+    assert run.final("train_loss") == 1.0
 
 
-def test_a_method_of_somebody_else_goes_by_its_name(tmp_path: Path) -> None:
-    config = {"method": {"name": "mine", "factor": 2}}
+@pytest.mark.parametrize("method", ["mine:factor=2", {"name": "mine", "factor": 2}])
+def test_a_method_of_another_version_goes_by_its_text(tmp_path: Path, method: object) -> None:
+    config = {"method": method}
     run = Run.read(write_run(tmp_path / "r", make_run(finished=False, config=config)))
-    assert run.label == "mine"
+    assert run.label == run.config["method"] == "mine:factor=2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "label"),
+    [
+        ({"name": "prlc", "pull_ratio": 0.1, "every": 1}, "prlc", "PRLC r=0.1"),
+        (
+            {"name": "prlc", "pull_ratio": 0.5, "every": 4},
+            "prlc:0.5:every=4",
+            "PRLC r=0.5, every 4",
+        ),
+        ({"name": "nsgd"}, "nsgd", "NSGD"),
+        ({"name": "local-sgd", "every": 5}, "local-sgd:5", "Local SGD H=5"),
+        (
+            {"name": "lag-ps", "xi": 2.0, "window": 10, "smoothness": None},
+            "lag-ps:2",
+            "LAG-PS xi=2",
+        ),
+    ],
+)
+def test_runs_of_before_that_wrote_settings_are_read_as_text(
+    tmp_path: Path, settings: dict[str, object], text: str, label: str
+) -> None:
+    old = make_run(text, finished=False, config={"method": settings})
+    run = Run.read(write_run(tmp_path / "old", old))
+    assert (run.config["method"], run.label) == (text, label)
+    new = Run.read(write_run(tmp_path / "new", make_run(text, seed=1, finished=False)))
+    assert run.config["method"] == new.config["method"]
+
+
+def test_showing_a_run_runs_no_file_that_it_names(tmp_path: Path) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text("raise SystemExit('run')")
+    for method in (f"{trap}:Trap:setting=2", f"prlc:0.1:up={trap},Trap,0.5"):
+        config = {"method": method}
+        name = method.split(":", maxsplit=1)[0].replace("/", "-")
+        run = Run.read(write_run(tmp_path / name, make_run(finished=False, config=config)))
+        assert run.label in ("trap.py:Trap:setting=2", "prlc:0.1:up=trap.py,Trap,0.5")
 
 
 @pytest.mark.parametrize("kept", range(1, 12))
@@ -112,6 +152,7 @@ def _holding(name: str, content: str) -> object:
         (_without("config.json"), "there is no config.json in it"),
         (_holding("config.json", '{"method": {"na'), "config.json is damaged"),
         (_holding("config.json", '{"model_type": "bert"}'), "does not describe a run of prlc"),
+        (_holding("config.json", '{"method": 5}'), "does not describe a run of prlc"),
         (_without("metrics.csv"), "nothing to show yet"),
         (_holding("metrics.csv", ""), "nothing to show yet"),
         (_holding("metrics.csv", "step,epoch,train_loss\n"), "nothing to show yet"),
@@ -141,9 +182,41 @@ def test_a_run_of_a_python_program_needs_no_folder() -> None:
         (torch.rand(20, 64), torch.arange(20) % 10),
         steps=2,
         workers=2,
-        plan=prlc.Plan(2, 1),
+        execution=prlc.Execution(2, 1),
     )
     run = Run.of(result)
     assert run.folder is None
-    assert run.config["method"]["name"] == "prlc"
-    assert run.figure("steps") == 2
+    assert run.config["method"] == "prlc"
+    assert run.final("steps") == 2
+
+
+def test_runs_are_found_below_a_folder_with_nsgd_first(tmp_path: Path) -> None:
+    write_run(tmp_path / "seed0" / "asgd", make_run("asgd"))
+    write_run(tmp_path / "seed0" / "nsgd", make_run("nsgd"))
+    write_run(tmp_path / "seed1" / "deep" / "nsgd", make_run("nsgd", seed=1))
+    runs, bad = read_runs([tmp_path])
+    assert [(run.label, run.seed) for run in runs] == [("NSGD", 0), ("NSGD", 1), ("ASGD", 0)]
+    assert bad == []
+
+
+def test_the_order_of_the_arguments_is_kept_and_nothing_counts_twice(tmp_path: Path) -> None:
+    asgd = write_run(tmp_path / "asgd", make_run("asgd"))
+    write_run(tmp_path / "nsgd", make_run("nsgd"))
+    runs, _ = read_runs([asgd, tmp_path, tmp_path / "." / "nsgd"])
+    assert [run.label for run in runs] == ["ASGD", "NSGD"]
+
+
+def test_a_bad_folder_among_good_ones_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "good", make_run())
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / ".config.json.writing").write_text("{")
+    runs, bad = read_runs([tmp_path, tmp_path / "none"])
+    assert len(runs) == 1
+    assert [str(tmp_path / "half") in bad[0], str(tmp_path / "none") in bad[1]] == [True, True]
+
+
+def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, sentence in (("file", "is a file"), ("no", "does not exist"), ("", "holds no run")):
+        with pytest.raises(RunError, match=sentence):
+            find_runs(tmp_path / path)

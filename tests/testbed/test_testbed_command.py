@@ -9,15 +9,15 @@ import pytest
 
 from prlc.testbed import Testbed as Bed
 
-from .machine import left_of, on_a_real_machine
+from .helpers import left_of, on_a_real_machine
 
 Prlc = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Records and runs of the test's own."""
-    monkeypatch.setattr("prlc.testbed.records.FOLDER", tmp_path / "records")
+    """Separate records and runs."""
+    monkeypatch.setattr("prlc.testbed.cleanup.RECORDS", tmp_path / "records")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -31,9 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--bandwidth", "fast"], "Expected a bandwidth such as"),
         (["--bandwidth", "0"], "bandwidth should be a finite number"),
         (["--latency", "soon"], "Expected a time such as"),
-        (["--loss", "200%"], "loss should be a fraction from 0 up to, but not, 1, but is 2.0"),
-        (["--loss", "much"], "Expected a share such as"),
-        (["--loss", "1%2"], "Expected a share such as"),
+        (["--loss", "200%"], "loss should be a fraction of at least 0 and less than 1, but is 2.0"),
+        (["--loss", "much"], "Expected a fraction such as"),
+        (["--loss", "1%2"], "Expected a fraction such as"),
     ],
 )
 def test_bad_settings_are_one_sentence(
@@ -63,7 +63,7 @@ def test_without_root_nothing_happens(
 
 
 @on_a_real_machine
-def test_check_says_what_there_is(prlc: Prlc) -> None:
+def test_check_says_what_the_machine_has(prlc: Prlc) -> None:
     code, out, _ = prlc("testbed", "--check")
     assert code == 0
     for part in ("root", "tc", "htb", "ifb", "netem"):

@@ -13,7 +13,7 @@ from prlc import errors
 from prlc.testbed import INTERFACE, Topology, torchrun
 from prlc.testbed import Testbed as Bed
 
-from .machine import on_a_real_machine, runs
+from .helpers import on_a_real_machine, runs
 
 # Says who it is; on the first attempt, rank 1 dies in the middle.
 SCRIPT = """
@@ -76,6 +76,6 @@ def test_agents_whose_parent_was_killed_are_lost_but_not_left_behind(tmp_path: P
     assert not runs(pid)
 
 
-def test_it_needs_a_testbed_that_is_there(tmp_path: Path) -> None:
-    with pytest.raises(errors.TestbedError, match="not there"):
+def test_it_needs_an_open_testbed(tmp_path: Path) -> None:
+    with pytest.raises(errors.TestbedError, match="not open"):
         torchrun.start(Bed(workers=1), ["true"], logs=tmp_path)

@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Objective:
+class SyntheticObjective:
     """F as a sum over coordinates, with what is known of it."""
 
     value: Callable[[Array], Array]
@@ -22,8 +22,8 @@ class Objective:
     strong_convexity: float | None
 
 
-def quadratic(curvatures: Array) -> Objective:
-    return Objective(
+def quadratic(curvatures: Array) -> SyntheticObjective:
+    return SyntheticObjective(
         value=lambda w: 0.5 * (curvatures * w**2).sum(-1),
         gradient=lambda w: curvatures * w,
         smoothness=float(curvatures.max()),
@@ -32,9 +32,9 @@ def quadratic(curvatures: Array) -> Objective:
     )
 
 
-def log_cosh(scale: float) -> Objective:
+def log_cosh(scale: float) -> SyntheticObjective:
     """Convex, and its gradient is bounded everywhere."""
-    return Objective(
+    return SyntheticObjective(
         value=lambda w: scale * (np.logaddexp(w, -w) - np.log(2)).sum(-1),
         gradient=lambda w: scale * np.tanh(w),
         smoothness=scale,
@@ -43,9 +43,9 @@ def log_cosh(scale: float) -> Objective:
     )
 
 
-def redescending(scale: float) -> Objective:
+def redescending(scale: float) -> SyntheticObjective:
     """scale/2 * w^2/(1 + w^2): not convex, and its gradient is bounded everywhere."""
-    return Objective(
+    return SyntheticObjective(
         value=lambda w: scale / 2 * (w**2 / (1 + w**2)).sum(-1),
         gradient=lambda w: scale * w / (1 + w**2) ** 2,
         smoothness=scale,
@@ -67,7 +67,7 @@ class Setting:
 
 
 def iterate(
-    objective: Objective, start: Array, setting: Setting, seed: int = 0
+    objective: SyntheticObjective, start: Array, setting: Setting, seed: int = 0
 ) -> Iterator[tuple[Array, Array, Array, Array]]:
     """Yields w_t (runs, d), w_t^i (runs, P, d), its gradients, and who pulls, for t = 1..T."""
     rng = np.random.default_rng(seed)
@@ -93,7 +93,9 @@ class Outcome:
     gaps: Array  # E[F(w_t) - F*], t = 1..T
 
 
-def measure(objective: Objective, start: Array, setting: Setting, seed: int = 0) -> Outcome:
+def measure(
+    objective: SyntheticObjective, start: Array, setting: Setting, seed: int = 0
+) -> Outcome:
     squares, largest, gaps = [], 0.0, []
     for w, _, g, _ in iterate(objective, start, setting, seed):
         squares.append((objective.gradient(w) ** 2).sum(-1).mean())

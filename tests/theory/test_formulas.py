@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prlc import theory
 from prlc.theory import Constants
-from prlc.theory.ages import Schedule
+from prlc.theory.quantities import PullPattern
 
 RATIOS = np.array([1e-6, 0.01, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-9, 1.0])
 HIGH = np.array([0.5 + 1e-9, 0.51, 0.6, 0.75, 0.9, 0.999, 1.0])
@@ -242,7 +242,7 @@ def test_convex_bound_is_the_fixed_point_of_its_recursion(ratio: float) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["coin", "periodic"])
-def test_bounded_bound_is_the_worst_drift(schedule: Schedule) -> None:
+def test_bounded_bound_is_the_worst_drift(schedule: PullPattern) -> None:
     """Worker 1 always pushes G, the others -G: after k steps it is eta k 2 (1-1/P) G away."""
     workers, slope, step, period = 5, 3.0, 0.1, 4
     g = np.array([slope] + [-slope] * (workers - 1))

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from prlc import theory
-from prlc.theory.stability import Method
+from prlc.theory.stability import PullMethod
 
 from .montecarlo import Setting, iterate, quadratic
 
-METHODS: list[Method] = ["prlc", "pr"]
+METHODS: list[PullMethod] = ["prlc", "pr"]
 WORKERS = np.array([1, 2, 3, 4, 8, 20, 50, 100, 1000])[:, None]
 RATIOS = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0])
 
 
 @pytest.mark.parametrize("shared_coin", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_moment_recursion_agrees_with_simulation(method: Method, shared_coin: bool) -> None:
+def test_moment_recursion_agrees_with_simulation(method: PullMethod, shared_coin: bool) -> None:
     curvature, eta, sigma, r, P, T = 2.0, 0.2, 0.7, 0.3, 3, 15
     setting = Setting(method, eta, r, P, T, runs=60_000, sigma=sigma, shared_coin=shared_coin)
     for w, local, _, _ in iterate(quadratic(np.array([curvature])), np.array([1.0]), setting):  # noqa: B007

@@ -1,4 +1,4 @@
-"""`prlc compare`: every method on the same problem."""
+"""`prlc compare`: several methods on the same problem."""
 
 from __future__ import annotations
 
@@ -16,20 +16,13 @@ from prlc.cli import options as o
 from prlc.cli.lines import command_line
 from prlc.cli.progress import LiveProgress, stop
 from prlc.errors import ConfigError
-from prlc.methods import parse_method
+from prlc.methods import METHODS, parse_method
 from prlc.report import rich_table, save_figure
-from prlc.runs import fresh_folder
+from prlc.runs.folder import fresh_folder
 
-DEFAULT_METHODS = [
-    "nsgd",
-    "prlc:0.4",
-    "prlc:0.1",
-    "pr:0.1",
-    "lag-ps",
-    "lag-wk",
-    "local-sgd:10",
-    "asgd",
-]
+#: Every method: the paper's at the ratios that it compares, the others as they are.
+DEFAULT_METHODS = ["nsgd", "prlc:0.4", "prlc:0.1", "pr:0.1"]
+DEFAULT_METHODS += [name for name in METHODS if name not in ("nsgd", "prlc", "pr")]
 
 
 @o.takes_request(model="mlp", lr=0.2)
@@ -41,7 +34,7 @@ def compare(
             "--method",
             "-m",
             help="A method, such as nsgd, prlc:0.1, prlc:0.1:every=4, local-sgd:10. May be "
-            f"repeated. Default: {', '.join(DEFAULT_METHODS)}. See `prlc methods`.",
+            "repeated. Default: every method. See `prlc methods`.",
         ),
     ] = None,
     out: Annotated[
@@ -52,11 +45,11 @@ def compare(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the unfinished comparison in --out.")
+        bool, typer.Option("--resume", help="Continue the unfinished comparison in --out.")
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Train the same model on the same data by every method, and show what each one cost.
+    """Train the same model on the same data by several methods, and show what each one cost.
 
     Prints a table (training loss, test accuracy, pulls, bytes, simulated time), draws the loss
     against steps, pulls and simulated time, and writes report.html: one interactive page that
@@ -87,8 +80,8 @@ def compare(
                     **settings,
                 )
         except KeyboardInterrupt:
-            stop(f"the runs are kept. Go on with the same command and: --out {folder} --resume")
-        title, network = request.describe(), f"Simulated network: {settings['network'].describe()}."
+            stop(f"the runs are kept. Continue with the same command and: --out {folder} --resume")
+        title, network = request.describe(), o.describe_network(settings["network"])
         comparison.table.to_csv(folder / "comparison.csv", index=False)
         save_figure(comparison.plot(title=title), folder / "comparison")
         comparison.page(folder / "report.html", title, lead=network, command=line)

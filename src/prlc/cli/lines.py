@@ -1,4 +1,4 @@
-"""Command lines again, from the options that were typed."""
+"""Command lines, from the options that were typed."""
 
 from __future__ import annotations
 

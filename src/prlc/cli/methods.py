@@ -1,44 +1,76 @@
-"""`prlc methods`: what there is to choose from."""
+"""`prlc methods`: the methods, their choices and settings."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from prlc import text
 from prlc.cli import options as o
-from prlc.methods import METHODS, Asynchronous, Lazy, create
+from prlc.encodings import ENCODINGS
+from prlc.methods import COMPENSATIONS, METHODS, SETTINGS, Method, create
+
+_HEADINGS = ("method", "takes part", "push", "message", "server", "pull", "meanwhile", "paper")
 
 
 def methods(as_json: o.AsJson = False) -> None:
-    """List the methods, their settings and what they send."""
+    """List the methods: who pushes what, who pulls what when, and what a worker does meanwhile."""
     made = [create(name) for name in METHODS]
     if as_json:
-        listed = [
-            {"method": method.name, "summary": method.summary, "settings": method.options()}
-            for method in made
-        ]
-        typer.echo(json.dumps(listed, indent=2))
+        typer.echo(json.dumps([_as_json(method) for method in made], indent=2))
         return
-    table = Table(title="Methods", title_justify="left")
-    for column in ("method", "what it does", "who decides", "settings (defaults)"):
-        table.add_column(column)
-    for method in made:
-        settings = ", ".join(f"{key}={value}" for key, value in method.options().items())
-        table.add_row(method.name, method.summary, _decides(method), settings or "none")
     console = Console()
-    console.print(table)
+    console.print(_table(made))
+    console.print("A method's own settings:", highlight=False)
+    for method in made:
+        own = {k: v for k, v in method.options().items() if k not in SETTINGS}
+        if own:
+            console.print(f"  {method.name}: {_defaults(own)}", highlight=False)
+    console.print("\nSettings of all but lag-ps, lag-wk and asgd:", highlight=False)
+    shown = Table.grid(padding=(0, 2))
+    for name, meaning in SETTINGS.items():
+        shown.add_row(f"  {name}", meaning)
+    shown.add_row("", f"[dim]encodings: {', '.join(ENCODINGS)}[/dim]")
+    shown.add_row("", f"[dim]meanwhile: {', '.join(COMPENSATIONS)}[/dim]")
+    console.print(shown, highlight=False)
     console.print(
-        "Write settings after a colon: prlc:0.1 (the first one), prlc:0.1:every=4, lag-ps:xi=2.",
+        "\nA method's settings follow colons, a part's follow commas: "
+        "prlc:0.1:every=5:up=topk,0.01,bits=4. The first\nof a method's own settings may go "
+        "without its name. "
+        "Your own class is FILE.py:CLASS. "
+        "docs/methods.md explains each.",
         highlight=False,
+        soft_wrap=True,
     )
 
 
-def _decides(method: object) -> str:
-    if isinstance(method, Asynchronous):
-        return "the order of arrival"
-    if isinstance(method, Lazy):
-        return "the server" if method.asked_by_server else "each worker"
-    return "a schedule"
+def _table(made: list[Method]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, collapse_padding=True)
+    for heading in _HEADINGS:
+        most = None if heading in ("method", "paper") else 14
+        table.add_column(heading, no_wrap=heading == "method", max_width=most)
+    for method in made:
+        # Lines may break between a part's settings; the papers' numbers are in docs/methods.md.
+        cells = [re.sub(r",\b", ", ", cell) for cell in method.columns().values()]
+        paper = re.sub(r",? arXiv:[\d.]+", "", method.paper)
+        table.add_row(*map(escape, (method.name, *cells, paper)))
+    return table
+
+
+def _as_json(method: Method) -> dict[str, object]:
+    settings = {
+        name: value if isinstance(value, int | float | None) else str(value)
+        for name, value in method.options().items()
+    }
+    columns = method.columns()
+    return {"name": method.name, **columns, "paper": method.paper, "settings": settings}
+
+
+def _defaults(settings: dict[str, object]) -> str:
+    return ", ".join(f"{name}={text.write_value(value)}" for name, value in settings.items())

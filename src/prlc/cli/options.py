@@ -1,4 +1,4 @@
-"""The options that commands share, and what they ask for."""
+"""The options that commands share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from prlc.cli.progress import LiveProgress
-from prlc.config import ENGINES
 from prlc.data import DATASETS, Dataset, load
-from prlc.engines import Loss, Plan
+from prlc.engines import ENGINES, Execution, Loss
 from prlc.errors import ConfigError
 from prlc.models import MODELS, build
 from prlc.network import PRESETS, Network
+from prlc.text import value_of
 
 _WHAT, _HOW, _NET, _RUN = "What to train", "How to train", "Simulated network", "Running"
 _REAL = "Real processes (--engine distributed, under torchrun)"
@@ -64,15 +64,33 @@ ScheduleText = Annotated[
 ]
 Optimizer = Annotated[
     str,
-    typer.Option(help="On the workers: sgd, momentum, nesterov, adamw.", rich_help_panel=_HOW),
+    typer.Option(help="Turns gradients into updates: sgd, momentum, nesterov, adamw.",
+                 rich_help_panel=_HOW),
+]  # fmt: skip
+OptimizerAt = Annotated[
+    str,
+    typer.Option(
+        help="Where --optimizer runs: on the workers, which push updates, or on the server, to "
+        "which they push gradients.",
+        rich_help_panel=_HOW,
+    ),
 ]
 ServerOptimizer = Annotated[
-    str,
-    typer.Option(help="On the server: add, nesterov (as in DiLoCo).", rich_help_panel=_HOW),
+    str | None,
+    typer.Option(
+        help="What the server does with mean updates: add, nesterov (default: the method's own; "
+        "nesterov for DiLoCo, add for most).",
+        rich_help_panel=_HOW,
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_HOW)]
 NetworkName = Annotated[
-    str, typer.Option("--network", help=f"Preset: {', '.join(PRESETS)}.", rich_help_panel=_NET)
+    str,
+    typer.Option(
+        "--network",
+        help=f"Preset: {', '.join(PRESETS)}; none: no simulated time.",
+        rich_help_panel=_NET,
+    ),
 ]
 NetworkSettings = Annotated[
     list[str] | None,
@@ -158,7 +176,7 @@ AsJson = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the shared options ask for, as they were typed."""
+    """The shared options, as typed."""
 
     data: Data = "digits"
     data_dir: DataDir = None
@@ -172,7 +190,8 @@ class Request:
     lr: LearningRate = 0.1
     schedule: ScheduleText = "constant"
     optimizer: Optimizer = "sgd"
-    server_optimizer: ServerOptimizer = "add"
+    optimizer_at: OptimizerAt = "workers"
+    server_optimizer: ServerOptimizer = None
     seed: Seed = 0
     network: NetworkName = "paper"
     net: NetworkSettings = None
@@ -189,7 +208,7 @@ class Request:
             data = load(
                 self.data,
                 self.data_dir,
-                progress=lambda done, total: live.show("downloading", done, total or done),
+                progress=lambda done, total: live.show("downloading", done, total),
             )
         options = {} if self.norm is None else {"norm": self.norm}
         model = build(self.model, data.sample_shape, data.num_classes, self.seed, **options)
@@ -199,7 +218,7 @@ class Request:
         """The rest, as `prlc.train` takes it."""
         if (self.chunk is None) != (self.threads is None):
             raise ConfigError("Give --chunk and --threads together, or neither.")
-        plan = Plan(self.chunk, self.threads) if self.chunk and self.threads else None
+        execution = Execution(self.chunk, self.threads) if self.chunk and self.threads else None
         return {
             "partition": self.partition,
             "workers": self.workers,
@@ -209,18 +228,19 @@ class Request:
             "lr": self.lr,
             "schedule": self.schedule,
             "optimizer": self.optimizer,
+            "optimizer_at": self.optimizer_at,
             "server_optimizer": self.server_optimizer,
             "seed": self.seed,
             "network": read_network(self.network, self.net or []),
             "engine": self.engine,
             "device": self.device,
-            "plan": plan,
+            "execution": execution,
             "eval_every": self.eval_every,
             "eval_samples": self.eval_samples or None,
         }
 
     def typed(self, *names: str) -> str:
-        """The named options as they would be typed, where they are not the defaults."""
+        """The named options as they would be typed, without defaults."""
         words = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -271,23 +291,23 @@ def takes_request(
     return decorate
 
 
-def read_network(preset: str, settings: list[str]) -> Network:
-    """A preset with `setting=value` changes."""
+def read_network(preset: str, settings: list[str]) -> Network | None:
+    """A preset with `setting=value` changes; None for `none`."""
+    if preset == "none":
+        if settings:
+            raise ConfigError("--net changes the network, but there is none: leave out one.")
+        return None
     changes: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--net takes setting=value, such as latency=35ms; got {setting!r}.")
-        changes[key.replace("-", "_")] = _plain_value(value)
+        changes[key.replace("-", "_")] = value_of(value)
     return Network.of(preset, **changes)
 
 
-def _plain_value(text: str) -> object:
-    if text.lower() in ("yes", "true", "no", "false"):
-        return text.lower() in ("yes", "true")
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def describe_network(network: Network | None) -> str:
+    """The network of the simulated time, in a sentence."""
+    if network is None:
+        return "No network, so no simulated time."
+    return f"Simulated network: {network.describe()}."

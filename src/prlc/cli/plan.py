@@ -1,4 +1,4 @@
-"""`prlc plan`: which pull ratio and step size, before a long run is started."""
+"""`prlc plan`: a pull ratio and a step size for a network, before a long run."""
 
 from __future__ import annotations
 
@@ -14,40 +14,28 @@ from rich.console import Console
 from prlc import planner
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress
-from prlc.errors import RunError
-from prlc.planner import show
-from prlc.runs import fresh_folder
+from prlc.errors import ConfigError, RunError
+from prlc.planner import render
+from prlc.runs.folder import fresh_folder
 
-# What the training that a plan recommends has in common with it.
+# Options that the recommended `prlc train` shares with the plan.
 _PASSED_ON = (
     *("data", "data_dir", "model", "norm", "partition", "workers", "batch_size", "seed"),
     *("network", "net", "device"),
 )
-# What `planner.advise` takes of the shared options.
+# Options that go to `planner.advise`.
 _TAKEN = (
-    "workers",
-    "batch_size",
-    "network",
-    "partition",
-    "seed",
-    "device",
-    "plan",
-    "eval_samples",
+    *("workers", "batch_size", "network", "partition", "seed", "device"),
+    *("execution", "eval_samples"),
+)
+# Options of `prlc train` that a plan does not take, or takes in its own sense.
+_WITHOUT = (
+    *("epochs", "steps", "lr", "schedule", "optimizer", "optimizer_at"),
+    *("server_optimizer", "engine", "eval_every"),
 )
 
 
-@o.takes_request(
-    without=(
-        "epochs",
-        "steps",
-        "lr",
-        "schedule",
-        "optimizer",
-        "server_optimizer",
-        "engine",
-        "eval_every",
-    )
-)
+@o.takes_request(without=_WITHOUT)
 def plan(
     request: o.Request,
     ratio: Annotated[
@@ -68,22 +56,22 @@ def plan(
     ] = None,
     target_loss: Annotated[
         float | None,
-        typer.Option(help="Training loss to plan for. Default: what NSGD reaches in --steps."),
+        typer.Option(help="Training loss to reach. Default: NSGD's lowest within --steps."),
     ] = None,
     steps: Annotated[
-        int, typer.Option(help="Steps of NSGD that define the target, and the length of trials.")
+        int, typer.Option(help="Steps of NSGD, which set the target and the length of trials.")
     ] = 200,
     constants: Annotated[
         str | None,
         typer.Option(
             metavar="L=..,sigma2=..,G=..,gap=..",
-            help="The constants of the theory, if known. Measured if not given.",
+            help="The constants of the theory, if known. Default: measured.",
         ),
     ] = None,
     trials: Annotated[
         bool,
         typer.Option(
-            "--trials/--no-trials", help="Try it in the simulator, or ask the bounds alone."
+            "--trials/--no-trials", help="Run trials in the simulator, or rely on the bounds alone."
         ),
     ] = True,
     out: Annotated[
@@ -92,11 +80,11 @@ def plan(
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Find the pull ratio and step size that reach a loss soonest on a network.
+    """Find the pull ratio and step size of PRLC that reach a loss soonest on a network.
 
-    Measures the constants of the problem, asks the network clock how long a step takes and what
-    limits it, and runs short trials in the simulator. Prints a table against NSGD, a
-    recommendation and what it rests on.
+    Measures the constants of the problem, asks the network clock how long a step takes and where
+    its bottleneck is, and runs short trials in the simulator. Prints a table against NSGD, a
+    recommendation and its basis.
 
     `prlc plan --network wan`                               built-in digits, under a minute
 
@@ -105,6 +93,8 @@ def plan(
     `prlc plan --model mlp --ratio 0.1 --lr 0.2 --json`     what would this choice cost?
     """
     settings = request.settings(default_epochs=1.0)
+    if settings["network"] is None:
+        raise ConfigError("A plan is for a network: name one with --network.")
     known = planner.parse_constants(constants) if constants is not None else None
     with LiveProgress() as live:
         advice = planner.advise(
@@ -130,18 +120,18 @@ def plan(
 def _show(request: o.Request, advice: planner.Advice, folder: Path, as_json: bool) -> None:
     changes = f" ({', '.join(request.net)})" if request.net else ""
     title = f"{request.describe(with_lr=False)}, network {request.network}{changes}"
-    show.plot(advice, folder / "plan.png", title)
+    render.plot(advice, folder / "plan.png", title)
     content = json.dumps({**advice.as_json(), "plot": str(folder / "plan.png")}, indent=2)
     (folder / "plan.json").write_text(content + "\n")
     if as_json:
         typer.echo(content)
         return
     console = Console()
-    console.print(show.rich_table(advice, title))
+    console.print(render.rich_table(advice, title))
     console.print()
-    for sentence in show.sentences(advice):
+    for sentence in render.sentences(advice):
         console.print(sentence, highlight=False, markup=False)
-    console.print(f"Simulated network: {advice.network.describe()}.", highlight=False)
+    console.print(o.describe_network(advice.network), highlight=False)
     row = advice.recommended
     method = "nsgd" if row is advice.nsgd else f"prlc:{row.pull_ratio:g}"
     command = f"prlc train -m {method} --lr {row.lr:.3g} --schedule constant"

@@ -1,4 +1,4 @@
-"""`prlc report`: a page, figures and a table of runs that are on disk."""
+"""`prlc report`: a page, figures and a table of runs on disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="A run's folder, or one that holds run folders: a comparison, a sweep.",
+            help="A run's folder, or a folder that contains runs: a comparison, a sweep.",
             show_default=False,
         ),
     ],
@@ -38,14 +38,13 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page and the figures.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show runs that are on disk: an interactive page, figures and a table.
+    """Show runs on disk: an interactive page, figures and a table.
 
     The page is one file that needs no network: curves against steps, epochs, pulls, bytes or
     simulated time, the table, all settings, and the commands. PNG and SVG figures go beside it.
 
-    Runs that differ only in the seed become one curve with a band. A run that is not finished is
-    shown as far as it got. One that cannot be shown is named, the others are shown, and the exit
-    status is 1.
+    Runs that differ only in the seed become one curve with a band. An unfinished run is shown as
+    far as it got. A run that cannot be shown is named and left out, and the exit status is 1.
 
     `prlc report runs/0001-compare`
 
@@ -54,12 +53,12 @@ def report(
     page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if page.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out names a page, such as report.html, but is {page}.")
-    runs, bad = reports.read_runs(folders)
+    runs, errors = reports.read_runs(folders)
     if not runs:
-        raise RunError(" ".join(bad))
+        raise RunError(" ".join(errors))
     warn = Console(stderr=True, soft_wrap=True)
-    for sentence in bad:
-        warn.print(f"Left out: {sentence}", markup=False, highlight=False)
+    for error in errors:
+        warn.print(f"Left out: {error}", markup=False, highlight=False)
     charts = reports.group(runs)
     heading = title or reports.describe(runs)
     command = _commands(runs, folders, out, title)
@@ -67,10 +66,10 @@ def report(
     figure = reports.draw_charts(charts, title=heading)
     reports.save_figure(figure, page.with_suffix(""))
     if as_json:
-        typer.echo(json.dumps(_as_json(page, charts, bad), indent=2))
+        typer.echo(json.dumps(_as_json(page, charts, errors), indent=2))
     else:
         _show(page, heading, charts)
-    if bad:
+    if errors:
         raise typer.Exit(1)
 
 
@@ -84,7 +83,7 @@ def _show(page: Path, heading: str, charts: Sequence[Chart]) -> None:
 
 
 def _lead(charts: Sequence[Chart]) -> str:
-    """How many runs there are, and what a curve is."""
+    """How many runs the page shows, and what a curve is."""
     curves = [series for chart in charts for series in chart.series]
     runs = [run for series in curves for run in series.runs]
     words = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
@@ -100,7 +99,7 @@ def _lead(charts: Sequence[Chart]) -> str:
 def _commands(
     runs: Sequence[Run], folders: Sequence[Path], out: Path | None, title: str | None
 ) -> str:
-    """What makes these runs and this page again, a line each."""
+    """The command lines that repeat these runs and this page."""
     lines = dict.fromkeys(_command(run) for run in runs)
     own = command_line(report, {"out": out, "title": title})
     return "\n".join([*lines, f"{own} {shlex.join(map(str, folders))}"])
@@ -115,7 +114,7 @@ def _command(run: Run) -> str:
     return f"# {run.folder}: made by a Python program, or an older prlc"
 
 
-def _as_json(page: Path, charts: Sequence[Chart], bad: Sequence[str]) -> dict[str, Any]:
+def _as_json(page: Path, charts: Sequence[Chart], errors: Sequence[str]) -> dict[str, Any]:
     return {
         "page": str(page),
         "figures": [str(page.with_suffix(ending)) for ending in (".png", ".svg")],
@@ -124,5 +123,5 @@ def _as_json(page: Path, charts: Sequence[Chart], bad: Sequence[str]) -> dict[st
             for chart in charts
             for series, row in zip(chart.series, reports.series_rows(chart.series), strict=True)
         ],
-        "left_out": list(bad),
+        "left_out": list(errors),
     }

@@ -1,4 +1,4 @@
-"""`prlc reproduce`: the paper's figures from our own runs, and whether its claims hold."""
+"""`prlc reproduce`: redraw the paper's figures from our own runs, and judge its claims."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress, stop
-from prlc.experiments import FIGURES, SCALES, Reproduction
+from prlc.experiments import FIGURES, MODELS, SCALES, Reproduction
 from prlc.experiments import reproduce as run
+from prlc.experiments.claims import ClaimVerdict
 from prlc.experiments.pool import stops_on_sigterm
-from prlc.experiments.reproduction import MODELS
-from prlc.experiments.show import count_sentence, tuning_sentences, verdict_table
+from prlc.experiments.sweep import Tuned
+from prlc.methods import parse_method
+from prlc.report import Outcome
+
+_COLOURS = {Outcome.HOLDS: "green", Outcome.IN_PART: "yellow", Outcome.FAILS: "red"}
 
 
 def reproduce(
@@ -37,7 +43,7 @@ def reproduce(
         typer.Option(help="Folder for runs and results (default: runs/reproduce-SCALE)."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each curve (default: as the scale says).")
+        int | None, typer.Option(help="Runs per curve (default: the scale's own).")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes side by side (default: one per core).")
@@ -48,7 +54,7 @@ def reproduce(
     """Redraw the paper's figures from our own runs, with a verdict on each of its claims.
 
     Every method runs at the paper's step size and at its own tuned one, over several seeds.
-    Ctrl-C keeps what is done: the same command goes on from there, and finished runs are reused.
+    After Ctrl-C the same command continues; finished runs are reused.
 
     `prlc reproduce all --scale smoke`                        seconds, on built-in data
 
@@ -78,11 +84,11 @@ def reproduce(
                 data_dir=data_dir,
                 device=device,
                 command=command,
-                on_work=lambda done, total, now: _show_work(live, done, total, now),
-                on_download=lambda done, total: live.show("downloading", done, total or done),
+                on_work=lambda done, total, running: _show_work(live, done, total, running),
+                on_download=lambda done, total: live.show("downloading", done, total),
             )
     except KeyboardInterrupt:
-        stop(f"what is done is kept in {folder}. Go on with the same command.")
+        stop(f"the runs are kept in {folder}. Repeat the command to continue.")
     if as_json:
         typer.echo(json.dumps(found.record, indent=2))
         return
@@ -91,18 +97,62 @@ def reproduce(
 
 def _show(found: Reproduction, title: str, folder: Path) -> None:
     console = Console()
-    console.print(verdict_table(found.judged, title))
-    sentences = [count_sentence(found.judged), *found.tasks, *tuning_sentences(found.tuned)]
+    console.print(_verdict_table(found.verdicts, title))
+    sentences = [_count(found.verdicts), *found.problems, *_tuning_sentences(found.tuned)]
     for sentence in sentences:
         console.print(sentence, highlight=False)
     names = ", ".join(str(file.relative_to(folder)) for file in found.files)
     console.print(f"In {folder}: {names}", highlight=False, soft_wrap=True)
 
 
-def _show_work(live: LiveProgress, done: float, total: float, now: Sequence[str]) -> None:
-    state = now[0].partition("/")[2] if now else ""
-    if len(now) > 1:
-        state += f" +{len(now) - 1}"
+def _verdict_table(verdicts: Sequence[ClaimVerdict], title: str) -> Table:
+    """A row per verdict; each claim is named in its first row only."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        expand=True,
+    )
+    for heading, ratio in (("the paper's claim", 22), ("tried on", 15), ("measured", 30)):
+        table.add_column(heading, ratio=ratio)
+    table.add_column("verdict", no_wrap=True)
+    before = None
+    for verdict in verdicts:
+        if before not in (None, verdict.key):
+            table.add_section()
+        claim = "" if before == verdict.key else f"{verdict.figure}: {verdict.claim}"
+        outcome = f"[{_COLOURS[verdict.outcome]}]{verdict.outcome}[/]"
+        table.add_row(claim, verdict.setting, verdict.measured, outcome)
+        before = verdict.key
+    return table
+
+
+def _count(verdicts: Sequence[ClaimVerdict]) -> str:
+    outcomes = [verdict.outcome for verdict in verdicts]
+    counts = [f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome]
+    return f"Of {len(outcomes)} verdicts: {', '.join(counts)}."
+
+
+def _tuning_sentences(tuned: Sequence[Tuned]) -> list[str]:
+    """The chosen step sizes, and those that a wider grid might change."""
+    sentences = []
+    for problem in dict.fromkeys(each.problem for each in tuned):
+        own = [each for each in tuned if each.problem == problem]
+        listed = ", ".join(f"{parse_method(each.method).label} {each.lr:g}" for each in own)
+        sentences.append(f"Tuned step sizes, {problem}: {listed}.")
+        edges = [parse_method(each.method).label for each in own if each.at_edge]
+        if edges:
+            grid = ", ".join(f"{lr:g}" for lr, _ in own[0].losses)
+            sentences.append(f"At the edge of the grid ({grid}): {', '.join(edges)}.")
+    return sentences
+
+
+def _show_work(live: LiveProgress, done: float, total: float, running: Sequence[str]) -> None:
+    state = running[0].partition("/")[2] if running else ""
+    if len(running) > 1:
+        state += f" +{len(running) - 1}"
     live.show("work", int(done), max(1, int(total)), state)
 
 

@@ -14,11 +14,14 @@ from rich.console import Console
 from prlc import api
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress, stop
-from prlc.engines.distributed import Cluster
+from prlc.engines import find_runtime
+from prlc.engines.processes import Cluster
 from prlc.errors import ConfigError, DivergedError, RunError
-from prlc.methods import Method, create, parse_method
+from prlc.methods import Method, parse_method
 from prlc.report import rich_table
-from prlc.runs import RunFolder, fresh_folder
+from prlc.runs.config import usual_method
+from prlc.runs.folder import RunFolder, fresh_folder
+from prlc.text import names_a_file
 from prlc.units import parse_seconds
 
 
@@ -26,15 +29,21 @@ from prlc.units import parse_seconds
 def train(
     request: o.Request,
     method: Annotated[
-        str,
-        typer.Option("--method", "-m", help="Method: see `prlc methods`; prlc:0.1 sets r as well."),
-    ] = "prlc",
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="Method: see `prlc methods`; prlc:0.1 sets r as well; FILE.py:CLASS is your own "
+            "(default: prlc; nsgd with --optimizer-at server).",
+        ),
+    ] = None,
     pull_ratio: Annotated[
-        float | None, typer.Option(help="r of PR and PRLC: probability of a pull, in (0, 1].")
+        float | None,
+        typer.Option(help="r: the share of pushes at which a worker pulls, in (0, 1]."),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(help="H of PR, PRLC and Local SGD: communicate every H-th step only."),
+        typer.Option(help="H: communicate every H-th step only."),
     ] = None,
     checkpoint_every: Annotated[
         int | None,
@@ -61,9 +70,13 @@ def train(
     """Train one model by one method.
 
     Everything lands in one folder: config.json, metrics.csv, checkpoints, model.pt, summary.json.
-    Ctrl-C stops after the step and keeps it; `--resume` goes on to the same result.
+    Ctrl-C stops after the step and keeps it; `--resume` continues to the same result.
 
     `prlc train --method prlc --pull-ratio 0.1`
+
+    `prlc train -m prlc:0.1:every=5:delay=5:up=topk,0.01`    # rare, late and small messages
+
+    `prlc train --optimizer adamw --optimizer-at server -m nsgd --lr 0.001 --schedule cosine`
 
     `prlc train -m prlc:0.1 --data cifar10 --data-dir DIR --model resnet18 --epochs 90`
 
@@ -88,22 +101,40 @@ def train(
         _run(request, own, out, as_json)
         return
     given = dataclasses.replace(request, data_dir=None)
-    if (own, out, given) != (_Own(), None, o.Request(schedule="step")):
+    if (own, out, given) != (_Own(method=method), None, o.Request(schedule="step")):
         raise ConfigError(
             "A resumed run keeps all its settings: give --resume alone (with --data-dir where the "
-            "data has moved, and --json)."
+            "data has moved, --method where it comes from a file of your own, and --json)."
         )
-    before, own = _typed_before(RunFolder.open(resume))
+    before, began = _typed_before(RunFolder.open(resume))
     if request.data_dir is not None:
         before = dataclasses.replace(before, data_dir=request.data_dir)
-    _run(before, own, resume, as_json, resume=True)
+    began = dataclasses.replace(began, method=_named_again(resume, began.method, method))
+    _run(before, began, resume, as_json, resume=True)
+
+
+def _named_again(run: Path, before: str | None, now: str | None) -> str | None:
+    """The method of a run to resume. A folder may be anybody's, so it never says which file to run.
+
+    If it is another method than before, the run's settings differ, and it is refused for that.
+    """
+    if before is None or not names_a_file(before):
+        if now is not None:
+            raise ConfigError("A resumed run keeps its method: leave out --method.")
+        return before
+    if now is None:
+        raise ConfigError(
+            f"{run} trains by a method from a file, and prlc runs a file only if you name it. If "
+            f"it is yours, add: --method {before}"
+        )
+    return now
 
 
 @dataclasses.dataclass(frozen=True)
 class _Own:
     """The options of this command alone that decide a run, as they were typed."""
 
-    method: str = "prlc"
+    method: str | None = None
     pull_ratio: float | None = None
     every: int | None = None
     checkpoint_every: int | None = None
@@ -125,31 +156,34 @@ class _Own:
             emulate_compute=self.emulate_compute,
         )
 
-    def chosen(self) -> Method:
-        method = parse_method(self.method)
+    def text(self, request: o.Request) -> str:
+        """The method as it was typed."""
+        return usual_method(request.optimizer_at) if self.method is None else self.method
+
+    def chosen(self, request: o.Request) -> Method:
         options = {"pull_ratio": self.pull_ratio, "every": self.every}
-        given = {key: value for key, value in options.items() if value is not None}
-        return create(method.name, **{**method.options(), **given})
+        given = [f":{key}={value}" for key, value in options.items() if value is not None]
+        return parse_method(self.text(request) + "".join(given))
 
 
 def _run(
     request: o.Request, own: _Own, out: Path | None, as_json: bool, resume: bool = False
 ) -> None:
-    method = own.chosen()
+    method = own.chosen(request)
     settings = request.settings(default_epochs=30.0) | {"cluster": own.cluster()}
-    real = request.engine == "distributed"
-    if real and out is None:
+    multi_process = find_runtime(request.engine).multi_process
+    if multi_process and out is None:
         raise ConfigError(
-            "A run in real processes needs a folder to go on from when it is started again: name "
-            "it with --out."
+            "A run in real processes needs a folder to continue from after a restart: name it with "
+            "--out."
         )
     problem = request.problem()
     typed = {**dataclasses.asdict(request), **dataclasses.asdict(own)}
     typed["data_dir"] = str(request.data_dir) if request.data_dir else None
-    label = f"{api.slug(own.method)}-{request.model}-{request.data}"
+    label = f"{api.slug(str(method))}-{request.model}-{request.data}"
     with contextlib.nullcontext(out) if out else fresh_folder("runs", label) as folder:
         try:
-            with LiveProgress(on=not real) as live:
+            with LiveProgress(on=not multi_process) as live:
                 result = api.train(
                     *problem,
                     method=method,
@@ -162,13 +196,13 @@ def _run(
                     **settings,
                 )
         except KeyboardInterrupt:
-            again = "the same command" if real else f"prlc train --resume {folder}"
+            again = "the same command" if multi_process else f"prlc train --resume {folder}"
             stop(f"the run is kept. Continue it with: {again}")
         except DivergedError as error:
             error.args = (f"{error} The last checkpoint is kept in {folder}.",)
             raise
     if result.folder is None:
-        return  # one of several processes; rank 0 has the folder and tells
+        return  # this process assisted; the one that led has the folder and prints
     if as_json:
         typer.echo(json.dumps({**result.summary, "folder": str(folder)}, indent=2))
         return
@@ -189,7 +223,8 @@ def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:
     if sorted(command) != sorted([*shared, *own]):
         raise RunError(
             f"{run.path / 'config.json'} was written by another version of prlc, or changed by "
-            "hand: its `command` has other settings than expected."
+            "hand: its `command` has other settings than this version's. Resume the run with the "
+            "version that wrote it, or begin anew."
         )
     request = o.Request(**{name: command[name] for name in shared})
     return request, _Own(**{name: command[name] for name in own})

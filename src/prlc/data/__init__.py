@@ -1,15 +1,15 @@
-"""Data sets and who owns which part of them."""
+"""Data sets, and which worker owns which samples."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from prlc.data.base import Dataset
 from prlc.data.cifar10 import load_cifar10
+from prlc.data.dataset import Dataset
 from prlc.data.digits import load_digits
-from prlc.data.download import Progress, cache_dir
 from prlc.data.fashion_mnist import load_fashion_mnist
+from prlc.data.files import Progress, cache_dir
 from prlc.data.partition import IID, Dirichlet, Partition, Shards, parse_partition
 from prlc.errors import ConfigError
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Loader(Protocol):
-    """Reads a data set from a folder, or fetches it."""
+    """Reads a data set from a folder, or downloads it."""
 
     def __call__(
         self, data_dir: Path | str | None = None, *, progress: Progress | None = None
@@ -40,7 +40,7 @@ class Loader(Protocol):
 
 
 def _digits(data_dir: Path | str | None = None, *, progress: Progress | None = None) -> Dataset:
-    del data_dir, progress  # built in: nothing to find or fetch
+    del data_dir, progress  # built in: nothing to find or download
     return load_digits()
 
 
@@ -54,7 +54,7 @@ DATASETS: dict[str, Loader] = {
 def load(
     name: str, data_dir: Path | str | None = None, *, progress: Progress | None = None
 ) -> Dataset:
-    """The data set called `name`: from `data_dir`, else PRLC_DATA_DIR, the cache or a download."""
+    """The data set `name`, from `data_dir`, else PRLC_DATA_DIR, the cache or a download."""
     if name not in DATASETS:
         raise ConfigError(f"The data set must be one of {', '.join(DATASETS)}; got {name!r}.")
     return DATASETS[name](data_dir, progress=progress)

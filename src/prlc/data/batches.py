@@ -1,8 +1,8 @@
-"""Which samples form the batch of a worker's step: a pure function of (seed, worker, step).
+"""Which samples are in a worker's batch: a pure function of (seed, worker, step).
 
-A worker goes through its own samples in one random order after another (one per pass), and cuts
-that endless sequence into batches. So every batch is full, no state needs saving, and a worker
-may ask for any step. Recently used orders are kept, which is what makes it fast.
+A worker passes over its own samples again and again, in a new random order each time, and cuts this
+endless sequence into batches. So every batch is full, there is no state to save, and any step can
+be asked for. The last order of each worker is cached, which makes it fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RANK_BITS = 24  # up to 16 million workers reshuffled at once
 
 
 class Batches:
-    """The batches of all workers, whose samples are `shards[worker]`."""
+    """The batches of all workers; worker i owns the samples `shards[i]`."""
 
     def __init__(self, shards: Sequence[Indices], batch_size: int, seed: int) -> None:
         self.batch_size = batch_size
@@ -32,13 +32,13 @@ class Batches:
             raise DataError(f"Every worker needs at least one sample, but worker {empty} has none.")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
         self._samples = np.concatenate(shards).astype(np.int64)
-        self._order = self._samples.copy()  # every worker's samples in the order of ...
-        self._pass = np.full(len(shards), -1, np.int64)  # ... this pass
+        self._order = self._samples.copy()  # each worker's samples, in the order of its ...
+        self._pass = np.full(len(shards), -1, np.int64)  # ... current pass
 
     def take(self, workers: Indices, steps: Indices, count: int = 1) -> Indices:
-        """Sample numbers of `count` batches from step `steps[k]` of `workers[k]` on.
+        """The samples of `count` batches of `workers[k]`, starting at its step `steps[k]`.
 
-        Shape: (len(workers), count * batch_size). Workers must be distinct.
+        Returns indices (len(workers), count * batch_size). Workers must be distinct.
         """
         width = count * self.batch_size
         columns = np.arange(width)

@@ -1,11 +1,12 @@
 """CIFAR-10: 60,000 colour images of 32x32 pixels in ten classes (Krizhevsky, 2009).
 
-Published twice with the same content, as raw bytes and as Python pickles. Either form is read,
-unpacked or straight from its archive; every file is checked against its published checksum.
+Published in two forms with the same content: raw bytes and Python pickles. Either is read, unpacked
+or straight from its archive, and every file is checked against its published checksum.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import tarfile
 import zlib
@@ -17,14 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prlc.data.base import Dataset
-from prlc.data.download import Progress, cache_dir, fetch
-from prlc.data.files import check_md5, damaged, locate, normalised, read_bytes
-from prlc.data.restricted_pickle import load_pickle
+from prlc.data.dataset import Dataset
+from prlc.data.files import (
+    Progress,
+    cache_dir,
+    check_md5,
+    damaged,
+    fetch,
+    locate,
+    normalised,
+    read_bytes,
+)
 
 __all__ = ["load_cifar10"]
 
-# Of all training pixels on the scale 0 to 1: red, green, blue.
+# Red, green and blue over all training pixels, scaled to [0, 1].
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 
@@ -32,11 +40,11 @@ _SITE = "https://www.cs.toronto.edu/~kriz/"
 _PIXELS = 3 * 32 * 32
 _CLASSES = 10
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Images as rows of 3,072 bytes (red plane, green plane, blue plane), and their labels."""
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Pixels (records, 3072), a red, a green and a blue plane in each row; labels (records,)."""
 
 
-def _decode_binary(where: str, content: bytes, records: int) -> Batch:
+def _decode_binary(where: str, content: bytes, records: int) -> Images:
     size = records * (1 + _PIXELS)
     if len(content) != size:
         raise damaged(where, f"{size:,} bytes", f"{len(content):,} bytes")
@@ -44,12 +52,12 @@ def _decode_binary(where: str, content: bytes, records: int) -> Batch:
     return rows[:, 1:], rows[:, 0].astype(np.int64)
 
 
-def _decode_pickle(where: str, content: bytes, records: int) -> Batch:
+def _decode_pickle(where: str, content: bytes, records: int) -> Images:
     try:
         batch = load_pickle(content)
     except pickle.UnpicklingError as error:
         raise damaged(where, "a pickle of plain data and arrays", f"one where {error}") from error
-    # The keys are bytes as Python 2 wrote them, text if the file was saved again since.
+    # Keys are bytes as Python 2 wrote them, or text if the file was saved again since.
     entries = batch if isinstance(batch, dict) else {}
     images = entries.get(b"data", entries.get("data"))
     labels = entries.get(b"labels", entries.get("labels"))
@@ -67,13 +75,13 @@ def _decode_pickle(where: str, content: bytes, records: int) -> Batch:
 
 @dataclass(frozen=True)
 class Form:
-    """A published form: where its files are and what each of them must be."""
+    """A published form: where its files are and how to check and decode them."""
 
     folder: str
     url: str
     archive_md5: str
     files: Mapping[str, str | None]  # name -> checksum (None: not checked); the test file is last
-    decode: Callable[[str, bytes, int], Batch]
+    decode: Callable[[str, bytes, int], Images]
     records: int = 10_000  # in every file
 
     @property
@@ -112,7 +120,7 @@ PYTHON = Form(
 _FORMS = (BINARY, PYTHON)  # the first is downloaded: it needs no pickle
 
 Found = tuple[Form, Path]
-"""A form and where it lies: a folder of unpacked files, or the archive."""
+"""A form and its place: a folder of unpacked files, or the archive."""
 
 
 def load_cifar10(
@@ -121,9 +129,9 @@ def load_cifar10(
     progress: Progress | None = None,
     _forms: tuple[Form, ...] = _FORMS,
 ) -> Dataset:
-    """50,000 images to train on and 10,000 to test on, normalised per channel.
+    """50,000 training and 10,000 test images, float32 (3, 32, 32), normalised per channel.
 
-    Taken from `data_dir` (the folder of the files, its parent, or a folder with an archive), else
+    Read from `data_dir` (the folder of the files, its parent, or a folder with an archive), else
     from the folder PRLC_DATA_DIR names, else from the cache, else downloaded into it (162 MB).
     """
     form, place = locate(
@@ -170,7 +178,7 @@ def _unpacked(form: Form, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _archived(form: Form, archive: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of the form in one pass: going back in a compressed archive means starting over."""
+    """The files of the form in one pass: seeking back in a compressed archive starts it over."""
     missing = {f"{form.folder}/{name}": name for name in form.files}
     try:
         with tarfile.open(archive, "r|gz") as tar:
@@ -186,7 +194,7 @@ def _archived(form: Form, archive: Path) -> Iterator[tuple[str, bytes]]:
         raise damaged(archive, f"the files {', '.join(missing)} in it", "an archive without them")
 
 
-def _decode(form: Form, place: Path, name: str, content: bytes) -> Batch:
+def _decode(form: Form, place: Path, name: str, content: bytes) -> Images:
     where = f"{place / name}" if place.is_dir() else f"{name} in {place}"
     if not content:
         raise damaged(where, f"{form.records:,} images", "an empty file")
@@ -196,3 +204,47 @@ def _decode(form: Form, place: Path, name: str, content: bytes) -> Batch:
     if low < 0 or high >= _CLASSES:
         raise damaged(where, f"labels from 0 to {_CLASSES - 1}", f"labels from {low} to {high}")
     return images, labels
+
+
+# -- pickles that are not trusted -----------------------------------------------------------------
+#
+# A pickle can make its reader call any function. This reader admits only the names that occur in a
+# dictionary of lists, strings and NumPy arrays.
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    # How Python 3 writes bytes in an old pickle. Other codecs (zip, bz2) could expand without end.
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"the encoding {encoding!r} does not belong here")
+    return text.encode("latin1")
+
+
+_RECONSTRUCT: object = np.empty(0).__reduce__()[0]  # the same under any NumPy
+_ADMITTED: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 1, the published files
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,  # NumPy 2
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+
+
+def load_pickle(content: bytes) -> object:
+    """The object in `content`; UnpicklingError unless it is plain data and arrays.
+
+    Strings that Python 2 wrote, as in the published files, come back as bytes.
+    """
+    try:
+        return _RestrictedUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a damaged stream can fail in any opcode, with any exception
+        raise pickle.UnpicklingError(f"it breaks off ({error})") from error

@@ -1,7 +1,7 @@
 """Fashion-MNIST: 70,000 grey images of 28x28 pixels in ten classes (Xiao et al., 2017).
 
-Four files in the idx format, read compressed or unpacked; each is checked against the checksum
-of the published content. MNIST uses the same file names, and fails that check.
+Four files in the idx format, compressed or unpacked, each checked against its published checksum.
+MNIST uses the same file names and fails that check.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prlc.data.base import Dataset
-from prlc.data.download import Progress, cache_dir, fetch
-from prlc.data.files import check_md5, damaged, locate, normalised, read_bytes
+from prlc.data.dataset import Dataset
+from prlc.data.files import (
+    Progress,
+    cache_dir,
+    check_md5,
+    damaged,
+    fetch,
+    locate,
+    normalised,
+    read_bytes,
+)
 
 __all__ = ["load_fashion_mnist"]
 
-# Of all training pixels on the scale 0 to 1.
+# Over all training pixels, scaled to [0, 1].
 MEAN = (0.2860,)
 STD = (0.3530,)
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-# Folders of their own come first: the folder itself may hold MNIST under the same names.
+# The folder itself comes last: it may hold MNIST under the same names.
 _SUBFOLDERS = ("FashionMNIST/raw", "fashion-mnist", ".")
 _CLASSES = 10
 
@@ -42,13 +50,13 @@ class IdxFile:
 
     @property
     def header(self) -> bytes:
-        """Two zero bytes, 8 for unsigned bytes, the number of dimensions, then each of them."""
+        """Two zero bytes, 8 for unsigned bytes, the number of dimensions, then each dimension."""
         return bytes([0, 0, 8, len(self.shape)]) + np.asarray(self.shape, ">u4").tobytes()
 
 
 @dataclass(frozen=True)
 class Published:
-    """The four files and the address they are published at."""
+    """The four files and the site that publishes them."""
 
     train_images: IdxFile
     train_labels: IdxFile
@@ -95,9 +103,9 @@ def load_fashion_mnist(
     progress: Progress | None = None,
     _published: Published = PUBLISHED,
 ) -> Dataset:
-    """60,000 images to train on and 10,000 to test on, normalised.
+    """60,000 training and 10,000 test images, float32 (1, 28, 28), normalised.
 
-    Taken from `data_dir` (or `FashionMNIST/raw` or `fashion-mnist` in it), else from the folder
+    Read from `data_dir` (or `FashionMNIST/raw` or `fashion-mnist` in it), else from the folder
     PRLC_DATA_DIR names, else from the cache, else downloaded into it (31 MB).
     """
     folder = locate(

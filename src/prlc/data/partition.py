@@ -1,7 +1,7 @@
 """Who owns which training samples.
 
 A partition is a pure function of its seed: every engine, every process and every resumed run
-deals the samples alike. Each worker's indices come back in ascending order.
+splits the samples in the same way. Each worker's indices are in ascending order.
 """
 
 from __future__ import annotations
@@ -13,38 +13,37 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from prlc.data.batches import Indices
 from prlc.draws import Purpose, bits, uniform
 from prlc.errors import ConfigError, DataError
 
 __all__ = ["IID", "Dirichlet", "Partition", "Shards", "parse_partition"]
 
-Indices = NDArray[np.int64]
-
 _ACCEPTED = "iid, dirichlet:ALPHA (such as dirichlet:0.3) or shards:PER_WORKER (such as shards:2)"
 _SMALLEST_ALPHA = 1e-6  # far below any skew that shows; keeps log(u) / alpha finite
 
-# Draws for different things must not coincide.
+# Keys that keep draws for different purposes apart.
 _SAMPLES, _SHARDS, _SHARES, _STREAMS = range(4)
 
 
 class Partition(Protocol):
-    """A rule that deals all samples to the workers, at least one to each."""
+    """A rule that splits all samples among the workers, at least one to each."""
 
     def split(
         self, targets: Indices | None, num_samples: int, num_workers: int, seed: int
     ) -> list[Indices]:
-        """The samples of each worker: disjoint, and together all of them."""
+        """The samples of each worker: disjoint, and complete when taken together."""
         ...
 
 
 @dataclass(frozen=True)
 class IID:
-    """Dealt at random, whatever the labels; sizes differ by at most one."""
+    """Split at random, regardless of labels; sizes differ by at most one."""
 
     def split(
         self, targets: Indices | None, num_samples: int, num_workers: int, seed: int
     ) -> list[Indices]:
-        del targets  # any will do, also none
+        del targets  # not needed
         _check_counts(num_samples, num_workers)
         order = np.argsort(_shuffle_keys(seed, num_samples), kind="stable")
         return [np.sort(part) for part in np.array_split(order, num_workers)]
@@ -57,9 +56,9 @@ class IID:
 class Dirichlet:
     """The samples of each class go to the workers in shares drawn from Dirichlet(alpha).
 
-    Small alpha: few workers hold most of a class. Large alpha: nearly alike. Workers left with
-    nothing, in order, take one sample each from whoever holds most then (its last one; the first
-    such worker if several hold as many).
+    Small alpha: few workers hold most of a class. Large alpha: nearly equal shares. Workers left
+    without a sample, in order, take the last one of the worker that then holds most (of the first,
+    if there is a tie).
     """
 
     alpha: float
@@ -92,7 +91,7 @@ class Dirichlet:
         """Normalised Gamma(alpha) variates, as logarithms: a small alpha would underflow to 0/0.
 
         Gamma(alpha) is distributed as Gamma(alpha + 1) * U^(1 / alpha). RandomState, because
-        NumPy promises that its streams never change; those of Generator may.
+        NumPy guarantees that its streams never change; those of Generator may.
         """
         stream = int(bits(seed, Purpose.PARTITION, _STREAMS, label))
         gamma = np.random.RandomState(np.random.MT19937(stream)).standard_gamma(

@@ -1,109 +1,72 @@
-"""What every engine takes and gives: a job goes in, steps come out.
+"""What every engine offers, and where it runs.
 
-A model travels as its floating-point tensors: the parameters, then the buffers (BatchNorm's
-running statistics). A worker's update of a parameter comes from its optimizer; its update of a
-buffer is what the forward pass changed. Both are treated alike from there on: the server adds the
-mean, a pull overwrites, a worker that does not pull applies its share. Integer buffers (BatchNorm
-counts its batches) stay with their worker; the server shows those of worker 0.
+An `Engine` runs a job one step at a time. A `Runtime` is where that happens: in this process, or in
+several that torchrun started, of which one leads and the others assist. Training, API and command
+line know engines only through these two classes and the registry in `prlc.engines`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from prlc.clock import Arrival
-from prlc.data import Dataset
-from prlc.data.batches import Batches, Indices
-from prlc.draws import Purpose, torch_seed
+from prlc.engines.job import Job
 from prlc.errors import ConfigError
-from prlc.methods import Asynchronous, Lazy, Mask, Method, Scheduled
-from prlc.optimizers import OptimizerFactory
-from prlc.traffic import Counts, Traffic, payload_bytes
+from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
+from prlc.network.clock import Arrival
+from prlc.network.timeline import Timeline
+from prlc.network.traffic import Counts
 
-Loss = Callable[[Any, Tensor], Tensor]
+if TYPE_CHECKING:
+    from prlc.engines.processes.cluster import Cluster
+    from prlc.engines.simulator.execution import Execution
 
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be trained, by which method, on whose data."""
-
-    model: nn.Module
-    loss: Loss
-    data: Dataset
-    method: Method
-    shards: Sequence[Indices]
-    batch_size: int
-    lr: Callable[[int], float]
-    seed: int = 0
-    optimizer: OptimizerFactory | None = None
-    server_optimizer: OptimizerFactory | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    @property
-    def num_workers(self) -> int:
-        return len(self.shards)
-
-    def batches(self) -> Batches:
-        return Batches(self.shards, self.batch_size, self.seed)
-
-    def traffic(self) -> Traffic:
-        size = payload_bytes(travelling(self.model))
-        return Traffic(self.num_workers, size, size)
+Event = tuple[int, str, float, float]
+"""Something that a worker did: step, what, start, end (Unix time)."""
 
 
 class StepReport(NamedTuple):
-    """What happened in one step (for ASGD: in as many arrivals as there are workers)."""
+    """What happened in one step (for ASGD: in one arrival per worker)."""
 
     loss: float
-    """Mean loss of the batches that were computed."""
+    """The mean loss of the computed batches."""
     computes: Mask
     pushes: Counts
-    """How often each worker pushed; as a mask where that is once at most."""
+    """How often each worker pushed; a mask if at most once."""
     pulls: Counts
     seconds: float | None = None
-    """Simulated time, where the engine itself follows the clock (asynchronous methods)."""
+    """The simulated time, if the engine itself follows the clock (asynchronous methods)."""
     staleness: float | None = None
 
 
 class Engine(ABC):
     """Runs a job one step at a time."""
 
+    #: Whether workers compute in parallel, so that wall-clock time means something.
+    measures_time: ClassVar[bool] = False
+    #: How the simulator computes. It decides rounding, so a resumed run must repeat it.
+    execution: Execution | None = None
+    #: Every process's events, if recorded; known after `finish`.
+    events: Sequence[Sequence[Event]] | None = None
+
     def __init__(self, job: Job, arrivals: Iterator[Arrival] | None = None) -> None:
         self.job = job
         self.steps_done = 0
         self.traffic = job.traffic()
+        self.sizes = job.sizes()
         self._arrivals = arrivals
+        if isinstance(job.method, Scheduled):
+            self.timetable = job.timetable()
 
-    def begin(self) -> None:  # noqa: B027 (most engines are ready when they are made)
-        """Get ready for the first step, once the state is loaded."""
-
-    def finish(self) -> None:  # noqa: B027 (most engines have nothing under way between steps)
-        """Let what is still under way after the last step come to its end."""
-
-    @property
-    def can_save(self) -> bool:
-        """Whether `state` can be had after the step just taken."""
-        return True
-
-    def next_arrival(self) -> Arrival:
-        """Whose update reaches the server next (asynchronous methods)."""
-        if self._arrivals is None:
-            raise ConfigError(
-                f"{self.job.method.label} applies updates in their order of arrival, "
-                "so its engine needs the arrivals of a network clock."
-            )
-        return next(self._arrivals)
+    def begin(self) -> None:  # noqa: B027 (most engines are ready when constructed)
+        """Prepare the first step, after the state is loaded."""
 
     def step(self) -> StepReport:
-        """Run the next step. Raises DivergedError before anything not finite reaches the server."""
+        """Run the next step. Raises DivergedError before a non-finite update reaches the server."""
         method, step = self.job.method, self.steps_done
         if isinstance(method, Scheduled):
             report = self._scheduled(method, step)
@@ -113,9 +76,32 @@ class Engine(ABC):
             report = self._asynchronous(method, step)
         else:
             raise TypeError(f"{type(method).__name__} belongs to no family of methods")
-        self.traffic.count(report.pushes, report.pulls)
+        if isinstance(method, Scheduled) and not method.trivial:
+            down = self.sizes.pulls(self.timetable[step])
+        else:
+            down = report.pulls * self.sizes.pull
+        self.traffic.count(report.pushes, report.pulls, report.pushes * self.sizes.push, down)
         self.steps_done += 1
         return report
+
+    def finish(self) -> None:
+        """Wait for messages in flight after the last step; they count as traffic too."""
+        late = self._drain()
+        none = np.zeros_like(late)
+        self.traffic.count(late, none, late * self.sizes.push, none)
+
+    def _drain(self) -> Counts:
+        """Wait for messages in flight; returns how many pushes of each worker came too late."""
+        return np.zeros(self.job.num_workers, np.int64)
+
+    def next_arrival(self) -> Arrival:
+        """The next update to reach the server (asynchronous methods)."""
+        if self._arrivals is None:
+            raise ConfigError(
+                f"{self.job.method.label} applies updates in their order of arrival, "
+                "so its engine needs the arrivals of a network clock."
+            )
+        return next(self._arrivals)
 
     @abstractmethod
     def _scheduled(self, method: Scheduled, step: int) -> StepReport: ...
@@ -128,22 +114,31 @@ class Engine(ABC):
 
     @abstractmethod
     def copy_global_model(self, target: nn.Module) -> None:
-        """Write the server's model into `target`."""
+        """Copy the server's model into `target`."""
+
+    def details(self) -> dict[str, Any]:
+        """The engine's own entries of a run's summary."""
+        return {}
+
+    @property
+    def can_save(self) -> bool:
+        """Whether `state` is available after this step."""
+        return True
 
     def state(self) -> dict[str, Any]:
         """Everything needed to continue, as plain containers of tensors and numbers."""
         return {
             "steps_done": self.steps_done,
-            "pushes": torch.from_numpy(self.traffic.pushes.copy()),
-            "pulls": torch.from_numpy(self.traffic.pulls.copy()),
+            "traffic": self.traffic.state(),
             "engine": self._own_state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave."""
+        """Continue from a `state`."""
         self.steps_done = state["steps_done"]
-        self.traffic.pushes[:] = state["pushes"].numpy()
-        self.traffic.pulls[:] = state["pulls"].numpy()
+        self.traffic.load_state(state["traffic"])
+        if isinstance(self.job.method, Scheduled):
+            self.sizes.replay(self.timetable, self.steps_done)
         self._load_own_state(state["engine"])
 
     @abstractmethod
@@ -153,35 +148,96 @@ class Engine(ABC):
     def _load_own_state(self, state: dict[str, Any]) -> None: ...
 
 
-@contextlib.contextmanager
-def fixed_seed(job: Job, *indices: int) -> Iterator[None]:
-    """Let torch draw from a stream of these indices' own; the caller's stays as it was."""
-    devices = [job.device] if job.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(torch_seed(job.seed, Purpose.MODEL, *indices))
-        yield
-
-
-def travelling(model: nn.Module) -> list[Tensor]:
-    """The tensors that a message carries: parameters, then floating-point buffers."""
-    return [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
-
-
-def staying(model: nn.Module) -> list[Tensor]:
-    """The tensors that never travel: integer buffers."""
-    return [b for b in model.buffers() if not b.is_floating_point()]
-
-
-def all_tensors(model: nn.Module) -> list[Tensor]:
-    """Every tensor of the model, those that travel first."""
-    return [*travelling(model), *staying(model)]
-
-
 def asynchronous_report(
     losses: Sequence[float], arrivals: Sequence[Arrival], num_workers: int
 ) -> StepReport:
-    """A step of an asynchronous method, from its arrivals."""
+    """The report of an asynchronous step, from its arrivals."""
     counts = np.bincount([arrival.worker for arrival in arrivals], minlength=num_workers)
     staleness = float(np.mean([arrival.staleness for arrival in arrivals]))
     loss = float(np.mean(losses))
     return StepReport(loss, counts > 0, counts, counts, arrivals[-1].seconds, staleness)
+
+
+class Cadence(NamedTuple):
+    """How long a run is, and how often it is evaluated and saved."""
+
+    steps: int
+    eval_every: int
+    checkpoint_every: int
+
+    def evaluates(self, done: int) -> bool:
+        """Whether the model is evaluated after `done` steps."""
+        return done % self.eval_every == 0 or done == self.steps
+
+    def saves(self, done: int) -> bool:
+        """Whether a checkpoint is written after `done` steps."""
+        return done % self.checkpoint_every == 0 or done == self.steps
+
+
+class Assignment(NamedTuple):
+    """What to run: a job, from the start or from a checkpoint."""
+
+    job: Job
+    timeline: Timeline
+    cadence: Cadence
+    saved: Mapping[str, Any] | None = None
+    """A checkpoint."""
+
+    def arrivals(self) -> Iterator[Arrival] | None:
+        """The clock's remaining arrivals (asynchronous methods)."""
+        return self.timeline.arrivals(self.saved["engine"]["steps_done"] if self.saved else 0)
+
+
+class Outcome(NamedTuple):
+    """The result of a run, as plain containers of tensors and numbers."""
+
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any]
+    model: dict[str, Tensor]
+    """A state_dict."""
+
+
+class Runtime(ABC):
+    """Where a run takes place. The defaults suit a single process, which always leads.
+
+    A run calls, in this order: `device`; `connect`; then either `assist`, or (it leads)
+    `announce`, `engine` and `share`.
+    """
+
+    #: Whether several processes run the same command, started and restarted by torchrun. A run then
+    #: needs a folder, from which the repeated command continues.
+    multi_process: ClassVar[bool] = False
+
+    def __init__(self, *, execution: Execution | None, cluster: Cluster) -> None:
+        """Takes the settings of all engines; each uses its own."""
+        self._execution, self._cluster = execution, cluster
+
+    def describe(self) -> dict[str, Any]:
+        """The engine's own settings that decide the result, for a run's config.json."""
+        return {}
+
+    def device(self, name: str) -> str:
+        """The device that this process computes on, given the requested one."""
+        return name
+
+    def connect(self, job: Job) -> None:  # noqa: B027 (a single process has nobody to join)
+        """Join the other processes of the run."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process steps, evaluates and writes; otherwise it assists."""
+        return True
+
+    def announce(self, *, finished: bool, saves: bool = False) -> None:  # noqa: B027
+        """Tell the others whether the run is already finished, and whether it saves checkpoints."""
+
+    @abstractmethod
+    def engine(self, assignment: Assignment) -> Engine:
+        """A new engine for the assignment; the caller loads the checkpoint, if any."""
+
+    def share(self, outcome: Outcome) -> None:  # noqa: B027
+        """Send the others the outcome, and disconnect."""
+
+    def assist(self, assignment: Assignment) -> Outcome:
+        """Do this process's part of a run that another leads; returns the outcome."""
+        raise NotImplementedError(f"{type(self).__name__} has no process to assist.")

@@ -1,112 +1,238 @@
 """The methods as the papers write them, worker by worker, without tricks.
 
-Slow and plain on purpose: this is what the other engines are compared with.
+Slow and plain on purpose: the other engines are tested against it. A model or an update is one flat
+vector: parameters, then buffers (`flat.py`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prlc.clock import Arrival
-from prlc.engines.base import (
-    Engine,
-    Job,
-    StepReport,
-    all_tensors,
-    asynchronous_report,
-    fixed_seed,
-    staying,
-    travelling,
-)
+from prlc.draws import Purpose
+from prlc.encodings import Draw, Encoding
+from prlc.engines.base import Assignment, Engine, Runtime, StepReport, asynchronous_report
+from prlc.engines.flat import FlatModel
+from prlc.engines.job import Job, all_tensors, fixed_seed, staying, travelling
 from prlc.errors import DivergedError
-from prlc.methods import Asynchronous, Lazy, Scheduled
-from prlc.optimizers import OptimizerFactory, make, set_lr
-
-Vector = list[Tensor]  # a model or an update: parameters, then buffers
+from prlc.methods import Asynchronous, Lazy, Method, Scheduled
+from prlc.methods.compensation import State, Window
+from prlc.network.clock import Arrival
+from prlc.optim.optimizers import OptimizerFactory, make, set_lr
 
 
 class Party:
-    """A worker or the server: a model and, unless it is plain SGD, an optimizer."""
+    """A worker or the server: a model, its values as a flat vector, perhaps an optimizer."""
 
-    def __init__(self, model: nn.Module, factory: OptimizerFactory | None) -> None:
-        self.model = copy.deepcopy(model).train()
+    def __init__(
+        self, model: nn.Module, flat: FlatModel, factory: OptimizerFactory | None, method: Method
+    ) -> None:
+        self.model, self.flat = copy.deepcopy(model).train(), flat
+        # If parts are not plain, values keep the precision of the flat vector.
+        self.keeps_more = isinstance(method, Scheduled) and not method.trivial
         self.optimizer = make(factory, self.model.parameters()) if factory else None
-        self.num_parameters = len(list(model.parameters()))
+        self.values = torch.zeros(flat.numel, dtype=flat.dtype, device=_device(model))
+        flat.pack(self.tensors(), self.values)
 
-    def tensors(self) -> Vector:
+    def tensors(self) -> list[Tensor]:
         return [tensor.detach() for tensor in travelling(self.model)]
 
-    def parameters(self) -> Vector:
-        return self.tensors()[: self.num_parameters]
+    def parameters(self) -> Tensor:
+        return self.values[: self.flat.num_parameters]
 
-    def move(self, update: Vector, share: float = 1.0) -> None:
-        for tensor, change in zip(self.tensors(), update, strict=True):
-            tensor.add_(change, alpha=share)
+    def set(self, values: Tensor) -> None:
+        """Take these values, `rounded`, into the model."""
+        self.values = self.rounded(values).clone()
+        self.flat.unpack(self.values, self.tensors())
 
-    def set(self, values: Vector) -> None:
-        for tensor, value in zip(self.tensors(), values, strict=True):
-            tensor.copy_(value)
+    def read(self) -> Tensor:
+        """The current values of the model's tensors."""
+        values = torch.zeros_like(self.values)
+        self.flat.pack(self.tensors(), values)
+        return values
+
+    def rounded(self, values: Tensor) -> Tensor:
+        """Round each element to its tensor's precision, if the model mixes dtypes."""
+        if self.keeps_more or len({tensor.dtype for tensor in self.tensors()}) == 1:
+            return values
+        values = values.clone()
+        for view, tensor in zip(self.flat.views(values[None]), self.tensors(), strict=True):
+            own = torch.promote_types(tensor.dtype, torch.float32)
+            view.copy_(view.to(own))
+        return values
 
     def state(self) -> dict[str, Any]:
-        tensors = [tensor.detach() for tensor in all_tensors(self.model)]
-        optimizer = self.optimizer.state_dict() if self.optimizer else None
-        return copy.deepcopy({"tensors": tensors, "optimizer": optimizer})
+        return copy.deepcopy(
+            {
+                "values": self.values,
+                "staying": [tensor.detach() for tensor in staying(self.model)],
+                "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            }
+        )
 
     def load_state(self, state: dict[str, Any]) -> None:
-        for tensor, saved in zip(all_tensors(self.model), state["tensors"], strict=True):
+        self.set(state["values"])
+        for tensor, saved in zip(staying(self.model), state["staying"], strict=True):
             tensor.detach().copy_(saved)
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
+@dataclass
+class Sum:
+    """The sum of a worker's updates over some steps, with their learning rates."""
+
+    total: Tensor
+    lr: float = 0.0
+    steps: int = 0
+
+    def add(self, update: Tensor, lr: float) -> None:
+        self.total = self.total + update
+        self.lr += lr
+        self.steps += 1
+
+    def window(self) -> Window:
+        lr, steps = torch.tensor(
+            [[self.lr], [self.steps]], dtype=torch.float64, device=self.total.device
+        )
+        return Window(self.total[None], lr, steps)
+
+
+@dataclass
+class Pull:
+    """A model, or a block of one, on its way to a worker."""
+
+    block: int
+    parameters: Tensor
+    buffers: Tensor
+    window: Sum
+    hints: Tensor | None
+
+
+@dataclass
+class OfBlock:
+    """A worker's state for one block."""
+
+    state: State
+    since: Sum
+    buffers_since: Tensor
+    residual: Tensor
+
+
 class Worker(Party):
     """Computes updates at its own model."""
 
-    def __init__(self, model: nn.Module, factory: OptimizerFactory | None) -> None:
-        super().__init__(model, factory)
-        self.unsent = [torch.zeros_like(tensor) for tensor in self.tensors()]
+    def __init__(self, model: nn.Module, flat: FlatModel, job: Job) -> None:
+        at_workers = job.optimizer_at == "workers"
+        super().__init__(model, flat, job.optimizer if at_workers else None, job.method)
+        self.job = job
+        self.unsent = torch.zeros_like(self.values)
+        self.num_unsent = 0
         self.steps = 0
+        self.pull: Pull | None = None
+        self.blocks: list[OfBlock] = []
+        self.known = self.parameters().clone()
+        if isinstance(job.method, Scheduled):
+            context = job.method.context(job.num_workers)
+            for block in flat.blocks:
+                own = self.values[block.parameters]
+                self.blocks.append(
+                    OfBlock(
+                        state=job.method.meanwhile.init(own[None], context),
+                        since=Sum(torch.zeros_like(own)),
+                        buffers_since=torch.zeros_like(self.values[block.buffers]),
+                        residual=torch.zeros_like(own),
+                    )
+                )
 
-    def update(self, job: Job, inputs: Tensor, targets: Tensor, lr: float) -> tuple[float, Vector]:
-        """The loss of a batch and the update it asks for; the model itself stays as it is."""
-        before = [tensor.clone() for tensor in self.tensors()]
+    def update(self, inputs: Tensor, targets: Tensor, lr: float) -> tuple[float, Tensor]:
+        """The loss and the update of a batch; the model does not change."""
+        before, start, n = self.values, self.read(), self.flat.num_parameters
         self.model.zero_grad()
-        loss = job.loss(self.model(inputs), targets)
+        loss = self.job.loss(self.model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
+        if isinstance(self.job.method, Scheduled) and self.job.method.meanwhile.corrects:
+            self._correct(self.job.method)
         if self.optimizer is None:
-            gradients = [parameter.grad for parameter in self.model.parameters()]
-            update = [torch.zeros_like(b) if g is None else -lr * g.to_dense()
-                      for b, g in zip(before, gradients, strict=False)]  # fmt: skip
+            update = torch.zeros_like(before)
+            scale = 1.0 if self.job.optimizer_at == "server" else lr
+            for view, parameter in zip(
+                self.flat.views(update[None]), self.model.parameters(), strict=False
+            ):
+                if parameter.grad is not None:
+                    gradient = parameter.grad.to_dense()
+                    gradient = gradient.to(view.dtype) if self.keeps_more else gradient
+                    view[0].copy_(-scale * gradient)
         else:
             set_lr(self.optimizer, lr)
             self.optimizer.step()
-            update = _difference(self.parameters(), before[: self.num_parameters])
-        update += _difference(self.tensors()[self.num_parameters :], before[self.num_parameters :])
+            update = self.read() - start
+        update[n:] = self.read()[n:] - start[n:]
         self.set(before)
         self.steps += 1
         return float(loss.detach()), update
+
+    def _correct(self, method: Scheduled) -> None:
+        """Change the gradients as the compensation says."""
+        parameters = list(self.model.parameters())
+        gradient = torch.zeros_like(self.values)
+        views = self.flat.views(gradient[None])
+        for view, parameter in zip(views, parameters, strict=False):
+            if parameter.grad is not None:
+                view[0].copy_(parameter.grad.to_dense())
+        for block, own in zip(self.flat.blocks, self.blocks, strict=True):
+            part = block.parameters
+            gradient[part] = method.meanwhile.correct(
+                own.state, gradient[part][None], self.values[part][None]
+            )[0]
+        for view, parameter in zip(views, parameters, strict=False):
+            if parameter.grad is not None:
+                parameter.grad = view[0].to(parameter.dtype)
 
 
 class Server(Party):
     """Holds the global model."""
 
-    def apply(self, update: Vector) -> None:
+    def __init__(self, model: nn.Module, flat: FlatModel, job: Job) -> None:
+        at_server = job.optimizer_at == "server"
+        factory = job.optimizer if at_server else job.server_optimizer
+        super().__init__(model, flat, factory, job.method)
+        self.at_server = at_server
+        self.residual = torch.zeros_like(self.parameters())
+        self.known = self.parameters().clone()
+        self.hints: list[Tensor | None] = [None] * len(flat.blocks)
+
+    def apply(self, update: Tensor, lr: float) -> None:
         """Add a mean update, or hand it to the server's optimizer as a negative gradient."""
+        n = self.flat.num_parameters
         if self.optimizer is None:
-            self.move(update)
+            step = update.clone()
+            if self.at_server:
+                step[:n] = lr * update[:n]
+            self.set(self.values + self.rounded(step))
             return
-        buffers = [torch.zeros_like(change) for change in update]
-        buffers[self.num_parameters :] = update[self.num_parameters :]
-        for parameter, change in zip(self.model.parameters(), update, strict=False):
-            parameter.grad = -change
+        if self.at_server:
+            set_lr(self.optimizer, lr)
+        views = self.flat.views(update[None])
+        for parameter, change in zip(self.model.parameters(), views, strict=False):
+            parameter.grad = -change[0].to(parameter.dtype)
         self.optimizer.step()
-        self.move(buffers)
+        values = self.read()
+        values[n:] = self.values[n:] + update[n:]
+        self.set(values)
+
+
+class ReferenceRuntime(Runtime):
+    """Runs in this process."""
+
+    def engine(self, assignment: Assignment) -> Reference:
+        return Reference(assignment.job, assignment.arrivals())
 
 
 class Reference(Engine):
@@ -117,39 +243,167 @@ class Reference(Engine):
         self.data = job.data.to(job.device)
         self.batches = job.batches()
         model = copy.deepcopy(job.model).to(job.device)
-        P = job.num_workers
-        self.server = Server(model, job.server_optimizer)
-        self.workers = [Worker(model, job.optimizer) for _ in range(P)]
-        if isinstance(job.method, Lazy):
+        P, method = job.num_workers, job.method
+        self.flat = job.flat()
+        self.server = Server(model, self.flat, job)
+        self.workers = [Worker(model, self.flat, job) for _ in range(P)]
+        if isinstance(method, Lazy):
             # A gradient here is an update divided by its learning rate.
-            self.gradients: list[Vector | None] = [None] * P
+            self.gradients: list[Tensor | None] = [None] * P
             self.history: list[float] = []
-            self.smoothness = [job.method.initial_smoothness()] * P
+            self.smoothness = [method.initial_smoothness()] * P
             self.moved_sq = [0.0] * P
             self.asked = np.ones(P, bool)
 
+    # -- scheduled methods: the step, exactly ------------------------------------------------------
+
     def _scheduled(self, method: Scheduled, step: int) -> StepReport:
-        P = len(self.workers)
-        losses, updates = zip(*(self._update(i, step, step) for i in range(P)), strict=True)
-        for worker, update in zip(self.workers, updates, strict=True):
-            worker.unsent = _sum([worker.unsent, update])
-        push = bool(method.due(step))
-        if push:
-            total = _sum([worker.unsent for worker in self.workers])
-            _check_sum(total, updates, step)
-            self.server.apply([change / P for change in total])
-            for worker in self.workers:
-                worker.unsent = [torch.zeros_like(change) for change in worker.unsent]
-        pulls = method.pulls(self.job.seed, np.arange(P), step)
-        for i, worker in enumerate(self.workers):
-            if pulls[i]:
-                worker.set(self.server.tensors())
+        turn, lr = self.timetable[step], self.job.lr(step)
+        losses, updates = [], {}
+        for i in np.flatnonzero(turn.computes).tolist():  # (a)
+            loss, updates[i] = self._update(i, step, step)
+            losses.append(loss)
+        for i, update in updates.items():  # (b)
+            self._move(method, self.workers[i], update, lr)
+        if turn.is_push:  # (c), (d)
+            senders = np.flatnonzero(turn.pushes).tolist()
+            messages = {i: self._message(method, i, step) for i in senders}
+            self._serve(method, messages, step)
+        for i in turn.uses if method.delay else ():  # (e)
+            self._use(method, self.workers[i])
+        for i, pull in self._make_pulls(method, turn.pulling, turn.block, step).items():
+            self.workers[i].pull = pull
+            if method.delay == 0:
+                self._use(method, self.workers[i])
+        return StepReport(_mean(losses), turn.computes, turn.pushes, turn.pulls)
+
+    def _move(self, method: Scheduled, worker: Worker, update: Tensor, lr: float) -> None:
+        """Add to the unsent updates, and move the worker's model by its guess."""
+        worker.unsent = worker.unsent + update
+        worker.num_unsent += 1
+        values = worker.values.clone()
+        for block, own in zip(self.flat.blocks, worker.blocks, strict=True):
+            of_parameters, of_buffers = update[block.parameters], update[block.buffers]
+            own.since.add(of_parameters, lr)
+            own.buffers_since = own.buffers_since + of_buffers
+            values[block.parameters] += method.meanwhile.move(own.state, of_parameters[None], lr)[0]
+            values[block.buffers] += _buffer_share(method, own.state) * of_buffers
+        worker.set(values)
+
+    def _message(self, method: Scheduled, i: int, step: int) -> Tensor:
+        """Worker i's push, as the server decodes it."""
+        worker, n = self.workers[i], self.flat.num_parameters
+        content = worker.unsent.clone()
+        if self.job.optimizer_at == "server":  # the mean gradient of the round
+            content[:n] /= worker.num_unsent
+        worker.unsent, worker.num_unsent = torch.zeros_like(content), 0
+        decay = method.up.error_feedback
+        for number, (block, own) in enumerate(zip(self.flat.blocks, worker.blocks, strict=True)):
+            values = content[block.parameters]
+            if decay is not None:
+                values = values + decay * own.residual
+            draw = Draw(self.job.seed, Purpose.ENCODE_UP, np.array([i]), step, number)
+            sent = _round_trip(method.up, values, draw)
+            own.residual = values - sent
+            content[block.parameters] = sent
+        return content
+
+    def _serve(self, method: Scheduled, messages: dict[int, Tensor], step: int) -> None:
+        """Apply the weighted mean of the messages to the server's model."""
+        weights = self.job.weights()
+        if method.weights == "equal":
+            total, weight = self._sum(list(messages.values())), float(len(messages))
+        else:
+            total = self._sum([weights[i] * message for i, message in messages.items()])
+            weight = sum(weights[i] for i in messages)
+        _check_sum(total, [messages.get(i) for i in range(len(self.workers))], step)
+        mean = self.server.rounded(total / weight)
+        if method.meanwhile.needs_hints:
+            each = [(w if method.weights == "samples" else 1.0, messages[i])
+                    for i, w in enumerate(weights) if i in messages]  # fmt: skip
+            self._hint(method, mean, each, weight)
+        if method.down.what == "mean":
+            n = self.flat.num_parameters
+            values = mean[:n]
+            if method.down.encoding.error_feedback is not None:
+                values = values + method.down.encoding.error_feedback * self.server.residual
+            draw = Draw(self.job.seed, Purpose.ENCODE_DOWN, np.array([0]), step)
+            mean[:n] = _round_trip(method.down.encoding, values, draw)
+            self.server.residual = values - mean[:n]
+        self.server.apply(mean, self.job.lr(step))
+
+    def _sum(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Element by element, in the order of the workers."""
+        total = torch.zeros_like(vectors[0])
+        for vector in vectors:
+            total = self.server.rounded(total + vector)
+        return total
+
+    def _hint(
+        self, method: Scheduled, mean: Tensor, each: list[tuple[float, Tensor]], weight: float
+    ) -> None:
+        """|mean|^2 and mean |update|^2 of a block, smoothed over pushes."""
+        for number, block in enumerate(self.flat.blocks):
+            part = block.parameters
+            fresh = torch.tensor(
+                [_length_sq(mean[part]), sum(w * _length_sq(u[part]) for w, u in each) / weight],
+                dtype=torch.float64,
+            )
+            self.server.hints[number] = method.meanwhile.hints(self.server.hints[number], fresh)
+
+    def _make_pulls(
+        self, method: Scheduled, pulling: list[int], number: int, step: int
+    ) -> dict[int, Pull]:
+        """What the server sends to the workers that pull, from its new model."""
+        block, pulls = self.flat.blocks[number], {}
+        part, model = block.parameters, self.server.values
+        differences = method.down.what == "difference" and not method.down.plain
+        if differences and method.shares_known and pulling:
+            draw = Draw(self.job.seed, Purpose.ENCODE_DOWN, np.array([0]), step, number)
+            gap = model[part] - self.server.known[part]
+            self.server.known[part] += _round_trip(method.down.encoding, gap, draw)
+        for i in pulling:
+            worker, of_block = self.workers[i], self.workers[i].blocks[number]
+            if not differences:
+                arriving = model[part].clone()
+            elif method.shares_known:
+                arriving = self.server.known[part].clone()
             else:
-                worker.move(updates[i], method.compensation)
-        return StepReport(float(np.mean(losses)), np.ones(P, bool), np.full(P, push), pulls)
+                draw = Draw(self.job.seed, Purpose.ENCODE_DOWN, np.array([i]), step, number)
+                gap = model[part] - worker.known[part]
+                worker.known[part] += _round_trip(method.down.encoding, gap, draw)
+                arriving = worker.known[part].clone()
+            window = of_block.since
+            of_block.since = Sum(torch.zeros_like(window.total))
+            of_block.buffers_since = torch.zeros_like(of_block.buffers_since)
+            buffers = model[block.buffers].clone()
+            pulls[i] = Pull(number, arriving, buffers, window, self.server.hints[number])
+        return pulls
+
+    def _use(self, method: Scheduled, worker: Worker) -> None:
+        """Continue from the model that arrived, plus the updates that it lacks."""
+        pull = worker.pull
+        assert pull is not None
+        worker.pull = None
+        block, own = self.flat.blocks[pull.block], worker.blocks[pull.block]
+        own.state, parameters = method.meanwhile.use(
+            own.state,
+            pull.parameters[None],
+            own.since.window() if method.delay else None,
+            pull.window.window(),
+            pull.hints,
+            method.context(len(self.workers)),
+        )
+        values = worker.values.clone()
+        values[block.parameters] = parameters[0]
+        share = _buffer_share(method, own.state)
+        values[block.buffers] = pull.buffers + share * own.buffers_since
+        worker.set(values)
+
+    # -- lazy methods -----------------------------------------------------------------------------
 
     def _lazy(self, method: Lazy, step: int) -> StepReport:
-        P, n, lr = len(self.workers), self.server.num_parameters, self.job.lr(step)
+        P, n, lr = len(self.workers), self.flat.num_parameters, self.job.lr(step)
         computes = self.asked if method.asked_by_server else np.ones(P, bool)
         pushes = np.zeros(P, bool)
         losses, buffers = [], []
@@ -158,37 +412,36 @@ class Reference(Engine):
                 continue
             loss, update = self._update(i, step, step)
             losses.append(loss)
-            gradient = [change / lr for change in update[:n]]
+            gradient = self.workers[i].rounded(update / lr)[:n]
             pushes[i] = self._wants_push(method, i, gradient)
             if pushes[i]:
                 self.gradients[i] = gradient
                 buffers.append(update[n:])
-        # Old gradients serve again; of buffers, only those that came count.
+        # Old gradients serve again; of buffers, only fresh changes count.
         total = _sum([gradient for gradient in self.gradients if gradient is not None])
-        _check_sum(total, [g or [] for g in self.gradients], step)
-        mean = [lr * gradient / P for gradient in total]
+        _check_sum(total, self.gradients, step)
+        mean = torch.zeros_like(self.server.values)
+        mean[:n] = lr * total / P
         if buffers:
-            mean += [change / len(buffers) for change in _sum(buffers)]
-        else:
-            mean += [torch.zeros_like(tensor) for tensor in self.server.tensors()[n:]]
-        before = [tensor.clone() for tensor in self.server.parameters()]
-        self.server.apply(mean)
-        moved = _distance_sq(self.server.parameters(), before)
+            mean[n:] = _sum(buffers) / len(buffers)
+        before = self.server.parameters().clone()
+        self.server.apply(mean, lr)
+        moved = _length_sq(self.server.parameters() - before)
         self.history = [*self.history, moved / lr**2][-method.window :]
         pulls = np.array([self._wants_pull(method, i) for i in range(P)])
         self.asked = pulls
         for i in range(P):
             if pulls[i]:
-                self.workers[i].set(self.server.tensors())
-        loss = float(np.mean(losses)) if losses else float("nan")
+                self.workers[i].set(self.server.values)
+        loss = _mean(losses) if losses else float("nan")
         return StepReport(loss, computes, pushes, pulls)
 
-    def _wants_push(self, method: Lazy, i: int, gradient: Vector) -> bool:
+    def _wants_push(self, method: Lazy, i: int, gradient: Tensor) -> bool:
         """LAG-WK's trigger (15a). An asked worker always pushes, and the server learns its L_m."""
         old = self.gradients[i]
         if old is None:
             return True
-        change_sq = _distance_sq(gradient, old)
+        change_sq = _length_sq(gradient - old)
         if not method.asked_by_server:
             return self._worthwhile(method, i, change_sq)
         known = (self.smoothness[i], change_sq, self.moved_sq[i])
@@ -199,7 +452,7 @@ class Reference(Engine):
         """LAG-PS's trigger (15b). In LAG-WK everybody pulls."""
         if not method.asked_by_server:
             return True
-        moved_sq = _distance_sq(self.server.parameters(), self.workers[i].parameters())
+        moved_sq = _length_sq(self.server.parameters() - self.workers[i].parameters())
         if not self._worthwhile(method, i, moved_sq):
             return False
         self.moved_sq[i] = moved_sq
@@ -209,6 +462,8 @@ class Reference(Engine):
         history = torch.tensor(self.history, dtype=torch.float64)
         return bool(method.worthwhile(_scalar(change_sq), _scalar(self.smoothness[i]), history))
 
+    # -- asynchronous methods ---------------------------------------------------------------------
+
     def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
         P = len(self.workers)
         arrivals = [self.next_arrival() for _ in range(P)]
@@ -217,59 +472,76 @@ class Reference(Engine):
             worker = self.workers[arrival.worker]
             loss, update = self._update(arrival.worker, worker.steps, step)
             share = method.share(arrival.staleness, P)
-            self.server.apply([share * change for change in update])
-            worker.set(self.server.tensors())
+            self.server.apply(share * update, self.job.lr(step))
+            worker.set(self.server.values)
             losses.append(loss)
         return asynchronous_report(losses, arrivals, P)
 
-    def _update(self, i: int, own_step: int, step: int) -> tuple[float, Vector]:
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def _update(self, i: int, own_step: int, step: int) -> tuple[float, Tensor]:
         """Worker i's loss and update at its `own_step`, checked to be finite."""
         chosen = torch.from_numpy(self.batches.take(np.array([i]), np.array([own_step]))[0])
         chosen = chosen.to(self.job.device)
         inputs, targets = self.data.train_inputs[chosen], self.data.train_targets[chosen]
         with fixed_seed(self.job, own_step, i):
-            loss, update = self.workers[i].update(self.job, inputs, targets, self.job.lr(step))
+            loss, update = self.workers[i].update(inputs, targets, self.job.lr(step))
         if not np.isfinite(loss):
             raise DivergedError(i, step)
-        if not all(bool(change.isfinite().all()) for change in update):
+        if not bool(update.isfinite().all()):
             raise DivergedError(i, step, "update")
         return loss, update
 
     def copy_global_model(self, target: nn.Module) -> None:
         with torch.no_grad():
-            for tensor, value in zip(travelling(target), self.server.tensors(), strict=True):
-                tensor.copy_(value)
+            self.flat.unpack(self.server.values, travelling(target))
             for tensor, value in zip(staying(target), staying(self.workers[0].model), strict=True):
                 tensor.copy_(value)
 
+    #: What a checkpoint keeps of a worker and the server beside their models, and of LAG.
+    _OF_WORKER = ("unsent", "num_unsent", "steps", "known")
+    _OF_SERVER = ("residual", "known", "hints")
+    _OF_LAG = ("gradients", "history", "smoothness", "moved_sq")
+
     def _own_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {
-            "server": self.server.state(),
-            "workers": [worker.state() for worker in self.workers],
-            "unsent": [worker.unsent for worker in self.workers],
-            "steps": [worker.steps for worker in self.workers],
+            "server": self.server.state() | {k: getattr(self.server, k) for k in self._OF_SERVER},
+            "workers": [
+                worker.state()
+                | {k: getattr(worker, k) for k in self._OF_WORKER}
+                | {
+                    "blocks": [_plainly(own) for own in worker.blocks],
+                    "pull": worker.pull and _plainly(worker.pull),
+                }
+                for worker in self.workers
+            ],
         }
         if isinstance(self.job.method, Lazy):
-            state["gradients"] = self.gradients
-            state["history"] = self.history
-            state["smoothness"] = self.smoothness
-            state["moved_sq"] = self.moved_sq
+            state |= {name: getattr(self, name) for name in self._OF_LAG}
             state["asked"] = self.asked.tolist()
         return copy.deepcopy(state)
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
         state = _to_device(state, self.job.device)
         self.server.load_state(state["server"])
-        for i, worker in enumerate(self.workers):
-            worker.load_state(state["workers"][i])
-            worker.unsent = state["unsent"][i]
-            worker.steps = state["steps"][i]
+        for name in self._OF_SERVER:
+            setattr(self.server, name, state["server"][name])
+        for worker, saved in zip(self.workers, state["workers"], strict=True):
+            worker.load_state(saved)
+            for name in self._OF_WORKER:
+                setattr(worker, name, saved[name])
+            worker.blocks = [OfBlock(**{**b, "since": Sum(**b["since"])}) for b in saved["blocks"]]
+            pull = saved["pull"]
+            worker.pull = pull and Pull(**{**pull, "window": Sum(**pull["window"])})
         if isinstance(self.job.method, Lazy):
-            self.gradients = state["gradients"]
-            self.history = state["history"]
-            self.smoothness = state["smoothness"]
-            self.moved_sq = state["moved_sq"]
+            for name in self._OF_LAG:
+                setattr(self, name, state[name])
             self.asked = np.array(state["asked"])
+
+
+def _plainly(kept: Any) -> dict[str, Any]:
+    """A dataclass of tensors and numbers, and the sums in it, as dicts."""
+    return {k: vars(v) if isinstance(v, Sum) else v for k, v in vars(kept).items()}
 
 
 def _to_device(state: Any, device: torch.device) -> Any:
@@ -283,27 +555,50 @@ def _to_device(state: Any, device: torch.device) -> Any:
     return state
 
 
-def _sum(vectors: Sequence[Vector]) -> Vector:
+def _device(model: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in all_tensors(model)), torch.device("cpu"))
+
+
+def _round_trip(encoding: Encoding, values: Tensor, draw: Draw) -> Tensor:
+    """The values (numel,) as the other side decodes them, by way of real bytes."""
+    codes = encoding.encode(values[None], draw)
+    packed = torch.empty(
+        (1, encoding.size(len(values), values.dtype)), dtype=torch.uint8, device=values.device
+    )
+    encoding.pack(codes, len(values), packed)
+    read = torch.zeros_like(values)[None]
+    encoding.add(encoding.unpack(packed, len(values), values.dtype), read)
+    return read[0]
+
+
+def _buffer_share(method: Scheduled, state: State) -> float:
+    """The share of its own change of buffers that a worker applies: never more than all."""
+    share = method.meanwhile.share(state)
+    return min(1.0, max(0.0, float(share)))
+
+
+def _sum(vectors: Sequence[Tensor]) -> Tensor:
     """Element by element, in the order of the workers."""
-    total = [torch.zeros_like(tensor) for tensor in vectors[0]]
+    total = torch.zeros_like(vectors[0])
     for vector in vectors:
-        total = [a + b for a, b in zip(total, vector, strict=True)]
+        total = total + vector
     return total
 
 
-def _check_sum(total: Vector, parts: Sequence[Vector], step: int) -> None:
+def _check_sum(total: Tensor, parts: Sequence[Tensor | None], step: int) -> None:
     """Refuse a sum that overflows though its parts do not; name the worker with the largest."""
-    if not all(bool(tensor.isfinite().all()) for tensor in total):
-        sizes = [max((float(t.abs().max()) for t in part), default=0.0) for part in parts]
+    if not bool(total.isfinite().all()):
+        sizes = [0.0 if part is None else float(part.abs().max()) for part in parts]
         raise DivergedError(int(np.argmax(sizes)), step, "update")
 
 
-def _difference(after: Vector, before: Vector) -> Vector:
-    return [a - b for a, b in zip(after, before, strict=True)]
+def _mean(losses: Sequence[float]) -> float:
+    with np.errstate(over="ignore"):  # the next step will find out
+        return float(np.mean(losses))
 
 
-def _distance_sq(a: Vector, b: Vector) -> float:
-    return sum(float(change.double().square().sum()) for change in _difference(a, b))
+def _length_sq(vector: Tensor) -> float:
+    return float(vector.double().square().sum())
 
 
 def _scalar(value: float) -> Tensor:

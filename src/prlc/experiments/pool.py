@@ -1,7 +1,7 @@
-"""Work side by side: a few processes, each taking the next piece when it is done with one.
+"""A few processes side by side, each taking the next item of work when it is free.
 
-A process computes on one thread and keeps its data in memory. Ctrl-C reaches this process alone;
-it asks the others to stop, which they do after the step they are in, with a checkpoint.
+A process computes on one thread and keeps its data in memory. Ctrl-C reaches only the parent; it
+asks the others to stop, and they finish the step they are in and write a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import FrameType, TracebackType
@@ -20,44 +21,47 @@ from typing import Any, Protocol
 
 import torch
 
-from prlc.engines.plan import use_threads
+from prlc.engines.simulator.execution import use_threads
 from prlc.errors import PrlcError, RunError
 
-__all__ = ["OnPiece", "Piece", "Pool", "stops_on_sigterm"]
+__all__ = ["OnFraction", "OnItem", "Pool", "WorkItem", "stops_on_sigterm"]
+
+OnFraction = Callable[[float], None]
+"""Called with the fraction of the work done, from 0 to 1."""
 
 _REPORT_EVERY = 0.2  # seconds
 
 
-class Piece(Protocol):
-    """Something to do, small enough to be sent to another process."""
+class WorkItem(Protocol):
+    """Something to do. It is pickled on its way to another process, so keep it small."""
 
     @property
     def name(self) -> str:
-        """What it is, different for every piece."""
+        """Unique among the items of a pool."""
 
-    def do(self, report: Callable[[float], None]) -> None:
-        """Do it; report now and then which part of it is done, from 0 to 1."""
+    def do(self, on_fraction: OnFraction) -> None:
+        """Do it, and report progress now and then."""
 
 
-OnPiece = Callable[[Piece, float], None]
-"""Called with a piece and the part of it that is done; 1 once, when it is finished."""
+OnItem = Callable[[WorkItem, float], None]
+"""Called with an item and the fraction of it that is done; with 1 once, when it is finished."""
 
 
 @dataclass(eq=False)
-class _Helper:
-    """Another process and what it is busy with."""
+class _Child:
+    """Another process, and the item it is busy with."""
 
     process: Any
     pipe: Connection
-    piece: Piece | None = None
+    item: WorkItem | None = None
 
 
 @dataclass
 class Pool:
-    """Does pieces in `jobs` processes; with one, in this process itself."""
+    """Runs work items in `jobs` processes; in this very process if `jobs` is 1."""
 
     jobs: int
-    _helpers: list[_Helper] = field(default_factory=list)
+    _children: list[_Child] = field(default_factory=list)
 
     def __enter__(self) -> Pool:
         return self
@@ -68,122 +72,123 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for helper in self._helpers:
-            if error is not None and helper.process.is_alive():
-                helper.process.terminate()  # training answers it with a checkpoint
-            helper.pipe.close()
-        for helper in self._helpers:
-            helper.process.join()
-        self._helpers.clear()
+        for child in self._children:
+            if error is not None and child.process.is_alive():
+                child.process.terminate()  # a training run then writes a checkpoint
+            child.pipe.close()
+        for child in self._children:
+            child.process.join()
+        self._children.clear()
 
-    def run(self, pieces: Sequence[Piece], on_piece: OnPiece) -> None:
-        """Do all of them, in about this order; the first error ends everything."""
+    def run(self, items: Sequence[WorkItem], on_item: OnItem) -> None:
+        """Do all items, roughly in this order; the first error ends everything."""
         if self.jobs == 1:
-            for piece in pieces:
+            for item in items:
                 with use_threads(1):
-                    piece.do(lambda part, piece=piece: on_piece(piece, min(part, 0.999)))  # type: ignore[misc]
-                on_piece(piece, 1.0)
+                    item.do(lambda done, item=item: on_item(item, min(done, 0.999)))  # type: ignore[misc]
+                on_item(item, 1.0)
             return
-        left = list(reversed(pieces))
-        while len(self._helpers) < min(self.jobs, len(pieces)):
-            self._helpers.append(_start())
-        for helper in self._helpers:
-            self._next(helper, left)
-        while busy := {h.pipe: h for h in self._helpers if h.piece is not None}:
+        left = list(reversed(items))
+        while len(self._children) < min(self.jobs, len(items)):
+            self._children.append(_start())
+        for child in self._children:
+            self._send_next(child, left)
+        while busy := {c.pipe: c for c in self._children if c.item is not None}:
             for pipe in wait(list(busy)):
-                helper = busy[pipe]  # type: ignore[index]
-                self._hear(helper, on_piece)
-                if helper.piece is None:
-                    self._next(helper, left)
+                child = busy[pipe]  # type: ignore[index]
+                self._receive(child, on_item)
+                if child.item is None:
+                    self._send_next(child, left)
 
     @staticmethod
-    def _next(helper: _Helper, left: list[Piece]) -> None:
+    def _send_next(child: _Child, left: list[WorkItem]) -> None:
         if left:
-            helper.piece = left.pop()
-            with contextlib.suppress(BrokenPipeError):  # heard of as the end of the pipe
-                helper.pipe.send(helper.piece)
+            child.item = left.pop()
+            with contextlib.suppress(BrokenPipeError):  # _receive will find the pipe closed
+                child.pipe.send(child.item)
 
     @staticmethod
-    def _hear(helper: _Helper, on_piece: OnPiece) -> None:
-        assert helper.piece is not None
+    def _receive(child: _Child, on_item: OnItem) -> None:
+        assert child.item is not None
         try:
-            said = helper.pipe.recv()
+            message = child.pipe.recv()  # a fraction or an exception
         except (EOFError, ConnectionResetError):
-            helper.process.join()
+            child.process.join()
             raise RunError(
-                f"The process that made {helper.piece.name} was ended from outside (status "
-                f"{helper.process.exitcode}), maybe for want of memory. What is finished is kept: "
-                "repeat the command, with --jobs 1 if memory is short."
+                f"The process running {child.item.name} was killed (status "
+                f"{child.process.exitcode}), perhaps because memory ran out. Finished runs are "
+                "kept: repeat the command, with --jobs 1 if memory is short."
             ) from None
-        if isinstance(said, BaseException):
-            helper.piece = None
-            raise said
-        on_piece(helper.piece, said)
-        if said == 1.0:
-            helper.piece = None
+        if isinstance(message, BaseException):
+            child.item = None
+            raise message
+        on_item(child.item, message)
+        if message == 1.0:
+            child.item = None
 
 
-def _start() -> _Helper:
-    """A new process that waits for pieces."""
+# -- The other processes ---------------------------------------------------------------------------
+
+
+def _start() -> _Child:
+    """A new process that waits for work."""
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    # What is ignored stays so in a new process: Ctrl-C must not hit it while it is still loading.
-    with _ignored(signal.SIGINT):
+    # A new process inherits ignored signals: Ctrl-C must not hit it while it is still importing.
+    with _handling(signal.SIGINT, signal.SIG_IGN):
         process.start()
     theirs.close()
-    return _Helper(process, ours)
+    return _Child(process, ours)
 
 
 def _serve(pipe: Connection) -> None:
-    """Do what comes through the pipe until it is closed."""
+    """Do the items that come through the pipe until it is closed."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C on the terminal is for the parent, which passes it on
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
-            piece = pipe.recv()
+            item = pipe.recv()
             try:
-                piece.do(_reporter(pipe))
+                item.do(_reporter(pipe))
                 pipe.send(1.0)
             except PrlcError as error:
                 pipe.send(error)
             except Exception:
-                pipe.send(RuntimeError(f"{piece.name} failed:\n{traceback.format_exc()}"))
+                pipe.send(RuntimeError(f"{item.name} failed:\n{traceback.format_exc()}"))
 
 
-def _reporter(pipe: Connection) -> Callable[[float], None]:
-    said = 0.0
+def _reporter(pipe: Connection) -> OnFraction:
+    last = 0.0
 
-    def report(part: float) -> None:
-        nonlocal said
+    def on_fraction(done: float) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - said >= _REPORT_EVERY:
-            said = now
-            pipe.send(min(part, 0.999))
+        if now - last >= _REPORT_EVERY:
+            last = now
+            pipe.send(min(done, 0.999))
 
-    return report
-
-
-@contextlib.contextmanager
-def _ignored(number: signal.Signals) -> Iterator[None]:
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
+    return on_fraction
 
 
-@contextlib.contextmanager
-def stops_on_sigterm() -> Iterator[None]:
+# -- Signals ---------------------------------------------------------------------------------------
+
+
+def stops_on_sigterm() -> AbstractContextManager[None]:
     """Treat SIGTERM like Ctrl-C, so that it too leaves checkpoints and no process behind."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    return _handling(signal.SIGTERM, stop)
+
+
+@contextlib.contextmanager
+def _handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

@@ -1,4 +1,4 @@
-"""The frozen settings of the paper's experiments, as the TOML files beside this one hold them."""
+"""The paper's frozen settings: paper.toml, read into types."""
 
 from __future__ import annotations
 
@@ -12,15 +12,28 @@ from typing import Any
 from prlc.errors import ConfigError
 from prlc.network import Network
 
-__all__ = ["FIGURES", "SCALES", "ClockOnly", "Figure", "Shared", "Task", "figure", "shared"]
+__all__ = [
+    "DUPLEX",
+    "FIGURES",
+    "SCALES",
+    "ClockOnly",
+    "Experiment",
+    "Figure",
+    "Problem",
+    "methods_of",
+    "paper",
+]
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4")
 SCALES = ("smoke", "quick", "paper")
 
+#: What tables and figures call the clocks.
+DUPLEX = {"half": "half duplex", "full": "full duplex"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A model, data and a schedule: what every method of a figure is run on."""
+class Problem:
+    """A model, its data and a schedule at one scale; paper.toml explains the fields."""
 
     name: str
     scale: str
@@ -43,17 +56,17 @@ class Task:
 
     @property
     def title(self) -> str:
-        """What is trained, as tables and figures call it."""
+        """The model's name in tables and figures."""
         return {"logistic": "LR", "resnet8": "ResNet-8", "resnet18": "ResNet-18"}[self.model]
 
     def describe(self, seeds: int) -> str:
-        """What is trained on what and for how long, in a sentence: nobody may take it for more."""
+        """One sentence that leaves no doubt how small the problem is."""
         small = f", images shrunk {self.shrink} times" if self.shrink > 1 else ""
         return (
             f"{self.title} at {self.scale} scale: {self.samples:,} samples of {self.data}{small}; "
             f"{self.workers} workers, batch {self.batch_size}; "
             f"{self.stages * self.stage:g} epochs, "
-            f"the step size times {shared().decay:g} every {self.stage:g}; "
+            f"the step size times {paper().decay:g} every {self.stage:g}; "
             f"{seeds} seed{'s' if seeds > 1 else ''}."
         )
 
@@ -72,7 +85,7 @@ class ClockOnly:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of the paper: its curves, its axes, and the claims that it is drawn for."""
+    """One figure: its curves, its axes, and the claims it supports."""
 
     name: str
     title: str
@@ -80,69 +93,81 @@ class Figure:
     axes: tuple[str, ...]
     claims: tuple[str, ...]
     clocks: tuple[str, ...] = ()
-    """The networks that time is measured on: keys of `Shared.networks`; none if it is not."""
+    """Keys of `Experiment.networks` to measure time on; empty if the figure shows no time."""
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What the figures have in common."""
+class Experiment:
+    """The settings in one TOML file."""
 
     lr: float
     decay: float
     tuning_seed: int
     networks: Mapping[str, Network]
-    """By name; the first is the one that every run is clocked on."""
-    tasks: Mapping[str, str]
     clock_only: ClockOnly
+    figures: Mapping[str, Figure]
+    scales: Mapping[str, Mapping[str, Problem]]
 
-    def task(self, name: str, scale: str) -> Task:
-        """A task at a scale."""
-        if scale not in SCALES:
-            raise ConfigError(f"There is no scale {scale!r}. Choose one of: {', '.join(SCALES)}.")
-        if name not in self.tasks:
+    @property
+    def main_clock(self) -> str:
+        """The key of the network that every run is timed on."""
+        return next(iter(self.networks))
+
+    def figure(self, name: str) -> Figure:
+        if name not in self.figures:
             raise ConfigError(
-                f"There is no model {name!r} here. Choose one of: {', '.join(self.tasks)}, both."
+                f"There is no figure {name!r}. Choose one of: {', '.join(self.figures)}, or all."
             )
-        content = dict(_read("shared")["scales"][scale][name])
-        return Task(name=name, scale=scale, grid=tuple(content.pop("grid")), **content)
+        return self.figures[name]
+
+    def problem(self, name: str, scale: str) -> Problem:
+        if scale not in self.scales:
+            raise ConfigError(
+                f"There is no scale {scale!r}. Choose one of: {', '.join(self.scales)}."
+            )
+        problems = self.scales[scale]
+        if name not in problems:
+            raise ConfigError(
+                f"There is no model {name!r} here. Choose one of: {', '.join(problems)}, both."
+            )
+        return problems[name]
 
 
 @cache
-def shared() -> Shared:
-    """The settings that the figures share."""
-    content, timed = _read("shared"), _read("fig4")
-    settings = dict(content["network"])
-    base = Network.of(settings.pop("preset"), **settings)
-    only = dict(timed["clock_only"])
-    shape = tuple(only.pop("sample_shape"))
-    return Shared(
-        content["lr"],
-        content["decay"],
-        content["tuning_seed"],
-        {name: Network.of(base, **changes) for name, changes in timed["clocks"].items()},
-        content["tasks"],
-        ClockOnly(sample_shape=shape, **only),
-    )
-
-
-@cache
-def figure(name: str) -> Figure:
-    """One of the paper's figures."""
-    if name not in FIGURES:
-        raise ConfigError(
-            f"There is no figure {name!r}. Choose one of: {', '.join(FIGURES)}, or all."
-        )
-    content = _read(name)
-    lists = {key: tuple(content[key]) for key in ("methods", "axes", "claims")}
-    return Figure(name, content["title"], **lists, clocks=tuple(content.get("clocks", ())))
+def paper() -> Experiment:
+    """The paper's own experiment."""
+    return _read("paper")
 
 
 def methods_of(figures: Sequence[Figure]) -> tuple[str, ...]:
-    """Every method of the figures, once."""
-    return tuple(dict.fromkeys(method for each in figures for method in each.methods))
+    """Every method in the figures, once each."""
+    return tuple(dict.fromkeys(method for figure in figures for method in figure.methods))
 
 
-@cache
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str) -> Experiment:
     file = resources.files("prlc.experiments").joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    network = dict(content["network"])
+    base = Network.of(network.pop("preset"), **network)
+    return Experiment(
+        lr=content["lr"],
+        decay=content["decay"],
+        tuning_seed=content["tuning_seed"],
+        networks={name: Network.of(base, **own) for name, own in content["clocks"].items()},
+        clock_only=ClockOnly(**_with_tuples(content["clock_only"])),
+        figures={
+            name: Figure(name=name, **_with_tuples(own)) for name, own in content["figures"].items()
+        },
+        scales={
+            scale: {
+                name: Problem(name=name, scale=scale, **_with_tuples(own))
+                for name, own in problems.items()
+            }
+            for scale, problems in content["scales"].items()
+        },
+    )
+
+
+def _with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A TOML table whose lists are tuples, so that the settings made of it can be hashed."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}

@@ -1,100 +1,119 @@
-"""The methods, one small file each, and the names by which the command line knows them."""
+"""The methods, by the names that the command line takes.
+
+base.py          three families, and all that engines know of them
+presets.py       published methods as choices of parts
+lag.py, asgd.py  methods that decide online
+timetable.py     who takes part, pushes and pulls what at each step
+compensation.py  what a worker does between two pulls
+check.py         which parts go together
+settings.py      checks of single settings
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+from prlc import text
 from prlc.errors import ConfigError
 from prlc.methods.asgd import ASGD
-from prlc.methods.base import Asynchronous, Lazy, Mask, Method, Scheduled
+from prlc.methods.base import SETTINGS, Asynchronous, Lazy, Mask, Method, Scheduled
+from prlc.methods.compensation import COMPENSATIONS, Compensation, Context, Share, State, Window
 from prlc.methods.lag import LAGPS, LAGWK
-from prlc.methods.local_sgd import LocalSGD
-from prlc.methods.nsgd import NSGD
-from prlc.methods.pr import PR
-from prlc.methods.prlc import PRLC
+from prlc.methods.presets import (
+    EF21P,
+    NSGD,
+    PR,
+    PRLC,
+    QSGD,
+    CoCoDSGD,
+    DiLoCo,
+    FedProx,
+    LocalSGD,
+    PipeSGD,
+    SparseLoCo,
+    TernGrad,
+    TopKSGD,
+)
+from prlc.methods.timetable import Timetable, Turn
 
 __all__ = [
     "ASGD",
+    "COMPENSATIONS",
+    "EF21P",
     "LAGPS",
     "LAGWK",
     "METHODS",
     "NSGD",
     "PR",
     "PRLC",
+    "QSGD",
+    "SETTINGS",
     "Asynchronous",
+    "CoCoDSGD",
+    "Compensation",
+    "Context",
+    "DiLoCo",
+    "FedProx",
     "Lazy",
     "LocalSGD",
     "Mask",
     "Method",
+    "PipeSGD",
     "Scheduled",
+    "Share",
+    "SparseLoCo",
+    "State",
+    "TernGrad",
+    "Timetable",
+    "TopKSGD",
+    "Turn",
+    "Window",
     "create",
     "option_names",
     "parse_method",
 ]
 
 METHODS: dict[str, type[Method]] = {
-    "nsgd": NSGD,
-    "pr": PR,
-    "prlc": PRLC,
-    "lag-ps": LAGPS,
-    "lag-wk": LAGWK,
-    "local-sgd": LocalSGD,
-    "asgd": ASGD,
+    kind.name: kind
+    for kind in (
+        NSGD,
+        PR,
+        PRLC,
+        LAGPS,
+        LAGWK,
+        LocalSGD,
+        ASGD,
+        PipeSGD,
+        CoCoDSGD,
+        DiLoCo,
+        FedProx,
+        SparseLoCo,
+        QSGD,
+        TernGrad,
+        TopKSGD,
+        EF21P,
+    )
 }
 
 
 def option_names(name: str) -> list[str]:
-    """The hyper-parameters that the method `name` takes."""
-    return [field.name for field in dataclasses.fields(_lookup(name))]  # type: ignore[arg-type]
+    """The settings that the method `name` takes."""
+    return text.setting_names(text.find(name, ":", "method", METHODS, Method))
 
 
 def create(name: str, **options: Any) -> Method:
-    """The method `name` with the given hyper-parameters; the rest keep their defaults."""
-    method = _lookup(name)
-    known = option_names(name)
-    for option in options:
-        if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ConfigError(f"{name} has no setting {option!r}: {takes}.")
-    return method(**options)
+    """Make the method `name`; settings that are not given keep their defaults."""
+    text.check_names(name, options, option_names(name))
+    return text.find(name, ":", "method", METHODS, Method)(**options)  # type: ignore[type-abstract]
 
 
-def parse_method(text: str) -> Method:
-    """A method as the command line names it: `nsgd`, `prlc:0.1`, `prlc:0.1:every=4`, `lag-ps:xi=2`.
+def parse_method(value: str | Method) -> Method:
+    """Read a method from text: `nsgd`, `prlc:0.1:every=4`, `mine.py:Mine:setting=2`.
 
-    After the name come settings, separated by colons: a bare value is the first setting's.
+    Settings follow the name, separated by colons; a bare value is the first setting.
     """
-    name, *settings = text.split(":")
-    known = option_names(name)
-    options: dict[str, Any] = {}
-    for number, setting in enumerate(settings):
-        key, equals, value = setting.partition("=")
-        if not equals:
-            if number > 0 or not known:
-                raise ConfigError(
-                    f"In the method {text!r}, {setting!r} has no name: write it as setting=value."
-                    if known
-                    else f"{name} has no settings, but {setting!r} was given."
-                )
-            key, value = known[0], setting
-        options[key.replace("-", "_")] = _value(value)
-    return create(name, **options)
-
-
-def _value(text: str) -> Any:
-    """A setting's text as a truth value, a whole number or a number; else as it is."""
-    if text.lower() in ("true", "yes", "false", "no"):
-        return text.lower() in ("true", "yes")
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _lookup(name: str) -> type[Method]:
-    if name not in METHODS:
-        raise ConfigError(f"There is no method {name!r}. Choose one of: {', '.join(METHODS)}.")
-    return METHODS[name]
+    if isinstance(value, Method):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"A method is written as text, such as prlc:0.1; got {value!r}.")
+    return text.read(value, ":", "method", METHODS, Method)  # type: ignore[type-abstract]

@@ -11,7 +11,7 @@ from prlc.methods.base import Asynchronous
 
 @dataclass(frozen=True)
 class ASGD(Asynchronous):
-    """The server adds a worker's update when it arrives and hands the result back to it.
+    """The server adds each update on arrival and returns the new model to its worker.
 
     An update counts 1/P, so P arrivals weigh as much as one synchronous step at the same
     learning rate. With `staleness_aware`, an update that missed s others counts 1/(1+s)
@@ -20,7 +20,8 @@ class ASGD(Asynchronous):
 
     staleness_aware: bool = False
 
-    summary: ClassVar[str] = "whoever is done pushes and pulls; nobody waits"
+    summary: ClassVar[str] = "push and pull when done; nobody waits"
+    paper: ClassVar[str] = "Dean et al. 2012 (Downpour SGD); Zhang et al. 2016, arXiv:1511.05950"
     name: ClassVar[str] = "asgd"
 
     def __post_init__(self) -> None:

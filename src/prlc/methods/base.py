@@ -1,28 +1,33 @@
-"""What an engine may know of a method.
+"""What engines know of a method.
 
-Every method is a frozen dataclass of hyper-parameters with pure functions, and belongs to one of
-three families, which differ in when it is known who communicates:
+Every method is a frozen dataclass of settings with pure functions, and belongs to one of three
+families, which differ in when it is known who communicates:
 
-Scheduled     beforehand: a pure function of (seed, worker, step)       NSGD, PR, PRLC, Local SGD
-Lazy          online: a trigger compares what changed with a threshold  LAG-PS, LAG-WK
-Asynchronous  never: whoever is done communicates                       ASGD
+Scheduled     in advance: a pure function of (seed, worker, step)       a choice of parts
+Lazy          online: a trigger compares a change with a threshold      LAG-PS, LAG-WK
+Asynchronous  on arrival: a worker communicates when it is done         ASGD
 
-Steps count from 0. In one step a worker computes an update at its own model, may push it, the
+Steps count from 0. In a step a worker computes an update at its own model and may push it, the
 server adds the mean, and the worker may pull the result.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeGuard
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from prlc.errors import ConfigError
+from prlc import text
+from prlc.encodings import Down, Encoding, Plain, parse_down, parse_encoding
+from prlc.methods.check import check
+from prlc.methods.compensation import Compensation, Context, Hold, parse_compensation
 
 Mask = NDArray[np.bool_]
 
@@ -30,58 +35,193 @@ Mask = NDArray[np.bool_]
 class Method(ABC):
     """A way for P workers and a server to train one model."""
 
-    #: How it is called on the command line: a key of `prlc.methods.METHODS`.
-    name: ClassVar[str]
-    #: What it does, in a line.
-    summary: ClassVar[str]
+    #: Its name on the command line: a key of `prlc.methods.METHODS`.
+    name: ClassVar[str] = ""
+    #: What it does, in one line.
+    summary: ClassVar[str] = ""
+    #: Where it was published.
+    paper: ClassVar[str] = ""
+    #: The server's optimizer where the user names none.
+    server: ClassVar[str] = "add"
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """How tables and plots call it, with the settings that matter."""
+        """Its name in tables and plots, with the settings that matter."""
+
+    def __str__(self) -> str:
+        """The text that `prlc.methods.parse_method` reads back."""
+        return text.write(self, ":")
 
     def options(self) -> dict[str, Any]:
-        """Its hyper-parameters, from which `prlc.methods.create` makes it again."""
-        if not dataclasses.is_dataclass(self):
-            raise TypeError(f"{type(self).__name__} must be a dataclass")
-        return dataclasses.asdict(self)
+        """Its settings by name, in the order in which the constructor takes them."""
+        return {name: getattr(self, name) for name in text.setting_names(type(self))}
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        usual = type(self)().options()
+        return {key: value for key, value in self.options().items() if value != usual[key]}
+
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """Its row in the table of methods, by column."""
 
 
+@dataclass(frozen=True)
 class Scheduled(Method):
-    """Who pushes and who pulls is known beforehand."""
+    """Any choice of parts. A preset is a subclass with other defaults.
 
-    #: The share of its own update by which a worker that does not pull moves its model:
-    #: 0 holds still (PR), 1 is the paper's local compensation (PRLC).
-    compensation: ClassVar[float] = 0.0
+    A `sample` of the workers takes part in each round of `every` steps, and pushes at its end,
+    encoded by `up`; `weights` says how much each counts in the mean. A worker pulls at a
+    `pull_ratio` of the push steps, chosen by `schedule`: one of `blocks` parts of the model in
+    turn, encoded by `down` and used `delay` steps later. `meanwhile` is what it does in between.
+    """
+
+    _: dataclasses.KW_ONLY
+    pull_ratio: float = 1.0
+    every: int = 1
+    schedule: str = "coins"
+    delay: int = 0
+    blocks: int = 1
+    sample: float = 1.0
+    weights: str = "equal"
+    up: Encoding = field(default_factory=Plain)
+    down: Down = field(default_factory=Down)
+    meanwhile: Compensation = field(default_factory=Hold)
+
+    title: ClassVar[str] = ""
+    """The name in labels; empty: the name of the class."""
+
+    def __post_init__(self) -> None:
+        for name, parse in (
+            ("up", parse_encoding),
+            ("down", parse_down),
+            ("meanwhile", parse_compensation),
+        ):
+            object.__setattr__(self, name, parse(getattr(self, name)))
+        check(self)
 
     @property
-    def period(self) -> int:
-        """H: workers communicate at steps H-1, 2H-1, ...; a push is the sum of H updates."""
-        return 1
+    def label(self) -> str:
+        words = [vars(type(self)).get("title") or type(self).__name__]
+        words += [
+            _LABELS[key](value) if key in _LABELS else f"{key}={text.write_value(value)}"
+            for key, value in self._labelled().items()
+        ]
+        return ", ".join([" ".join(words[:2]), *words[2:]])
 
-    def due(self, steps: ArrayLike) -> Mask:
-        """Whether the workers push at each of `steps`."""
-        due: Mask = np.equal((np.asarray(steps) + 1) % self.period, 0)
-        return due
+    def _labelled(self) -> dict[str, Any]:
+        return self.changed()
 
-    def pulls(self, seed: int, workers: ArrayLike, steps: ArrayLike) -> Mask:
-        """Who pulls, for the broadcast of `workers` and `steps`: all of them when it is due."""
-        del seed
-        due, _ = np.broadcast_arrays(self.due(steps), np.asarray(workers))
-        return due
+    @cached_property
+    def trivial(self) -> bool:
+        """Whether nothing is encoded, delayed, sampled or remembered: engines have a shortcut."""
+        return (
+            self.delay == 0
+            and self.blocks == 1
+            and self.sample == 1.0
+            and self.weights == "equal"
+            and isinstance(self.up, Plain)
+            and self.down.plain
+            and self.gain is not None
+            and self.gain <= 1.0
+        )
+
+    @cached_property
+    def gain(self) -> float | None:
+        """The share of its own update that a worker applies; None if it is not constant."""
+        kind = type(self.meanwhile)
+        plain = all(getattr(kind, name) is getattr(Compensation, name) for name in _MORE_THAN_SHARE)
+        share = self.meanwhile.share({}) if plain else None
+        return float(share) if isinstance(share, float | int) else None
+
+    @property
+    def interval(self) -> float:
+        """The mean number of steps between a worker's pulls of the same block."""
+        return self.every * self.blocks / self.pull_ratio
+
+    @property
+    def all_pull(self) -> bool:
+        """Whether everybody pulls at every push step."""
+        return self.pull_ratio == 1.0 and self.sample == 1.0
+
+    @property
+    def shares_known(self) -> bool:
+        """Whether all workers share one remembered model, if pulls carry differences."""
+        if self.down.state != "auto":
+            return self.down.state == "shared"
+        return self.pull_ratio == 1.0 or self.schedule == "aligned"
+
+    def context(self, num_workers: int) -> Context:
+        return Context(num_workers, self.every, self.interval)
+
+    def columns(self) -> dict[str, str]:
+        part = "all" if self.sample == 1.0 else f"{self.sample:g} of all each round"
+        pull = {"coins": "coins", "exact": "exactly rP"}.get(self.schedule, self.schedule)
+        who = "all" if self.pull_ratio == 1.0 else f"{pull} r={self.pull_ratio:g}"
+        what = "" if self.blocks == 1 else f", {self.blocks} blocks in turn"
+        late = f", {self.delay} step{'s' if self.delay > 1 else ''} late" if self.delay else ""
+        how = "" if self.down.plain else f", {self.down}"
+        return {
+            "takes_part": part + (", by samples" if self.weights == "samples" else ""),
+            "push": "each step" if self.every == 1 else f"every {self.every} steps",
+            "message": str(self.up),
+            "server": self.server,
+            "pull": who + what + late + how,
+            "meanwhile": "-" if self.all_pull and self.every == 1 and not self.delay
+            else str(self.meanwhile),
+        }  # fmt: skip
+
+
+#: A compensation that overrides one of these does more than apply a constant share.
+_MORE_THAN_SHARE = ("init", "correct", "move", "use", "ahead")
+
+#: The settings of every scheduled method.
+SETTINGS: dict[str, str] = {
+    "pull_ratio": "share of the push steps at which a worker pulls, in (0, 1]",
+    "every": "steps between two pushes",
+    "schedule": "who pulls: coins, staggered, aligned, exact (always rP workers)",
+    "delay": "steps from the start of a pull to its use",
+    "blocks": "parts of the model, pulled in turn",
+    "sample": "share of the workers that takes part in a round",
+    "weights": "how much a worker counts: equal, samples",
+    "up": "encoding of pushes",
+    "down": "encoding of pulls",
+    "meanwhile": "what a worker does between two pulls",
+}
+
+
+def _spaced(part: object) -> str:
+    """A part's text for a label, where commas separate settings; without its file."""
+    name, *settings = str(part).split(",")
+    return " ".join(settings if name.endswith(".py") else [name, *settings])
+
+
+_LABELS: dict[str, Callable[[Any], str]] = {
+    "pull_ratio": lambda r: f"r={r:g}",
+    "every": lambda H: f"every {H}",
+    "schedule": str,
+    "delay": lambda steps: f"delay {steps}",
+    "blocks": lambda count: f"{count} blocks",
+    "sample": lambda f: f"sample {f:g}",
+    "weights": lambda w: f"by {w}",
+    "up": lambda part: f"up {_spaced(part)}",
+    "down": lambda part: f"down {_spaced(part)}",
+    "meanwhile": _spaced,
+}
 
 
 class Lazy(Method):
-    """The server keeps every worker's last gradient and uses it until a fresh one is worth it."""
+    """The server reuses every worker's last gradient until a fresh one is worth a message."""
 
-    #: How many past steps of the server the trigger looks back on (D in the LAG paper).
+    #: How many of the server's past steps the trigger looks at (D in the LAG paper).
     window: int
-    #: True if the server asks for gradients (LAG-PS), False if the workers decide (LAG-WK).
+    #: Whether the server asks for gradients (LAG-PS) or the workers decide (LAG-WK).
     asked_by_server: ClassVar[bool]
 
     @abstractmethod
     def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
-        """Which workers are to communicate, as a boolean tensor over them.
+        """Which workers should communicate, as a boolean tensor.
 
         `change_sq`: squared distance since a worker's last communication, of its gradient
         (LAG-WK) or of the server's model (LAG-PS). `history`: the squared norms of the server's
@@ -90,54 +230,44 @@ class Lazy(Method):
 
     @abstractmethod
     def initial_smoothness(self) -> float:
-        """L_m of every worker before anything is known."""
+        """L_m of every worker before the first gradient."""
 
     @abstractmethod
     def refine(self, smoothness: Tensor, gradient_sq: Tensor, model_sq: Tensor) -> Tensor:
         """L_m after a gradient changed by `gradient_sq` while the model moved by `model_sq`."""
 
+    def _settings(self) -> str:
+        """The settings that differ from their defaults, for a label: " xi=2"."""
+        return "".join(f" {key}={value:g}" for key, value in self.changed().items())
+
+    def columns(self) -> dict[str, str]:
+        asked = self.asked_by_server
+        return {
+            "takes_part": "those asked" if asked else "all",
+            "push": "those asked" if asked else "on a changed gradient",
+            "message": "plain",
+            "server": "add the last known",
+            "pull": "those asked" if asked else "all",
+            "meanwhile": "hold" if asked else "-",
+        }
+
 
 class Asynchronous(Method):
-    """The server applies an update whenever one arrives; no worker waits for another."""
+    """The server applies each update on arrival; no worker waits for another."""
 
     @abstractmethod
     def share(self, staleness: int, num_workers: int) -> float:
-        """By how much of an arriving update the server's model moves.
+        """The share of an arriving update that the server applies.
 
-        `staleness` counts the updates of others that were applied since that worker's pull.
+        `staleness` counts the updates of others applied since that worker's pull.
         """
 
-
-def changed(method: Method) -> str:
-    """The settings that differ from their defaults, for a label: " xi=2"."""
-    usual = type(method)().options()
-    differing = {k: v for k, v in method.options().items() if v != usual[k]}
-    return "".join(f" {key}={value:g}" for key, value in differing.items())
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number; Python counts truth values as such."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def check_ratio(pull_ratio: object) -> None:
-    """Refuse a probability of pulling outside (0, 1]."""
-    if not (is_number(pull_ratio) and 0.0 < pull_ratio <= 1.0):
-        raise ConfigError(
-            f"The pull ratio must lie in (0, 1] but is {pull_ratio}: it is the probability that a "
-            "worker pulls at a step. Take 1 to pull at every step, 0.1 at every tenth."
-        )
-
-
-def check_steps(name: str, steps: object) -> None:
-    """Refuse a number of steps that is not a positive whole number."""
-    if type(steps) is not int or steps < 1:
-        raise ConfigError(
-            f"`{name}` must be a whole number of steps, at least 1, but is {steps!r}."
-        )
-
-
-def check_number(name: str, value: object, *, least: float = 0.0) -> None:
-    """Refuse a setting that is not a finite number of at least `least`."""
-    if not (is_number(value) and math.isfinite(value) and value >= least):
-        raise ConfigError(f"{name} must be a finite number of at least {least:g} but is {value!r}.")
+    def columns(self) -> dict[str, str]:
+        return {
+            "takes_part": "all",
+            "push": "on arrival",
+            "message": "plain",
+            "server": "add a share",
+            "pull": "on arrival",
+            "meanwhile": "-",
+        }

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from prlc.errors import ConfigError
-from prlc.methods.base import Lazy, changed, check_number, check_steps, is_number
+from prlc.methods.base import Lazy
+from prlc.methods.settings import check_number, check_steps
+from prlc.text import is_number
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,17 @@ class LAGWK(Lazy):
     window: int = 10
 
     summary: ClassVar[str] = "push only gradients that changed enough; all pull"
+    paper: ClassVar[str] = "Chen et al. 2018, arXiv:1805.09965"
     name: ClassVar[str] = "lag-wk"
     asked_by_server: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_number("LAG's xi", self.xi)
-        check_steps("window", self.window)
+        check_steps("window", self.window, most=10**6)
 
     @property
     def label(self) -> str:
-        return "LAG-WK" + changed(self)
+        return "LAG-WK" + self._settings()
 
     def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
         del smoothness
@@ -61,8 +64,8 @@ class LAGWK(Lazy):
 class LAGPS(Lazy):
     """The server asks only workers for whom the model moved enough; the others hold still.
 
-    The trigger needs each worker's smoothness L_m. Given as `smoothness`, it is used as it is;
-    otherwise it is the largest ratio ||change of gradient|| / ||change of model|| seen so far.
+    The trigger needs each worker's smoothness L_m: `smoothness` if given, otherwise
+    the largest ratio ||change of gradient|| / ||change of model|| seen so far.
     With minibatch gradients that ratio is full of noise, so the server asks nearly everybody.
     """
 
@@ -71,12 +74,13 @@ class LAGPS(Lazy):
     smoothness: float | None = None
 
     summary: ClassVar[str] = "ask only workers for whom the model moved enough"
+    paper: ClassVar[str] = "Chen et al. 2018, arXiv:1805.09965"
     name: ClassVar[str] = "lag-ps"
     asked_by_server: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_number("LAG's xi", self.xi)
-        check_steps("window", self.window)
+        check_steps("window", self.window, most=10**6)
         known = self.smoothness
         if known is not None and not (is_number(known) and 0 < known < math.inf):
             raise ConfigError(
@@ -86,7 +90,7 @@ class LAGPS(Lazy):
 
     @property
     def label(self) -> str:
-        return "LAG-PS" + changed(self)
+        return "LAG-PS" + self._settings()
 
     def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
         left = torch.where(change_sq > 0, smoothness**2 * change_sq, 0.0)

@@ -1,8 +1,8 @@
-"""The models that ship: small to large, and the same weights for the same seed.
+"""Built-in models; the same seed gives the same weights.
 
-Each is a function of the shape of a sample and the number of classes. The modules have no
-data-dependent branches and no in-place activations, so an engine may run many workers' copies at
-once with torch.func.functional_call under torch.func.vmap.
+Each is a function of the sample shape and the number of classes. The modules have no
+data-dependent branches and no in-place activations, so an engine can run the copies of many
+workers at once with torch.func.functional_call under torch.func.vmap.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from torch import nn
 
 from prlc.draws import Purpose, torch_seed
 from prlc.errors import ConfigError
-from prlc.models.cnn import cnn
-from prlc.models.linear import logistic_regression, mlp
 from prlc.models.resnet import resnet8, resnet18
+from prlc.models.small import cnn, logistic_regression, mlp
 
 __all__ = ["MODELS", "build", "cnn", "logistic_regression", "mlp", "resnet8", "resnet18"]
 
@@ -37,17 +36,17 @@ def build(
     seed: int,
     **options: object,
 ) -> nn.Module:
-    """The model called `name`, on the CPU, its initial weights a pure function of `seed`.
+    """The model called `name`, on the CPU, with initial weights drawn from `seed` alone.
 
-    `options` are those of the model's function: `hidden` of mlp, `norm` of the ResNets. The
-    generators of torch are left as they were.
+    `options` go to the model's function: `hidden` for mlp, `norm` for the ResNets. Torch's own
+    generators are left unchanged.
     """
     if name not in MODELS:
         raise ConfigError(f"The model must be one of {', '.join(MODELS)}; got {name!r}.")
     if num_classes is None or num_classes < 1:
         raise ConfigError(
             f"The model {name} is a classifier and needs at least one class; got "
-            f"num_classes={num_classes}. For real-valued targets give a module of your own."
+            f"num_classes={num_classes}. For real-valued targets pass a module of your own."
         )
     known = list(inspect.signature(MODELS[name]).parameters)[2:]
     unknown = [option for option in options if option not in known]
@@ -56,7 +55,7 @@ def build(
             f"The model {name} takes {'the options ' + ', '.join(known) if known else 'no options'}"
             f"; got {', '.join(unknown)}."
         )
-    # Pinned to the CPU, so that a default device neither changes the weights nor is reseeded.
+    # On the CPU, so that a default device neither changes the weights nor is reseeded.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(torch_seed(seed, Purpose.MODEL))
         return MODELS[name](sample_shape, num_classes, **options)

@@ -1,8 +1,8 @@
 """Residual networks for small images (He et al., 2016, in the form used for CIFAR).
 
-The stem is one 3x3 convolution without pooling, so that a 32x32 image keeps its detail. GroupNorm
-is the default: it has no running statistics, whose mean over workers with different data fits none
-of them.
+The stem is one 3x3 convolution without pooling, so a 32x32 image keeps its detail. GroupNorm is
+the default because it has no running statistics: averaged over workers with different data, these
+would fit none of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prlc.errors import ConfigError
-from prlc.models.shapes import image_shape
+from prlc.models.small import image_shape
 
 __all__ = ["resnet8", "resnet18"]
 
@@ -54,7 +54,7 @@ class _ResNet(nn.Module):
 
 
 class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is the identity where shapes allow."""
+    """Two 3x3 convolutions plus a shortcut, the identity where shapes allow."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _BasicBlock(nn.Module):
 
 
 def _conv(in_channels: int, channels: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
-    # No bias: the normalisation that follows has one.
+    # No bias: the following normalisation has one.
     conv = nn.Conv2d(in_channels, channels, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
@@ -84,7 +84,7 @@ def _norm(kind: str, channels: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     if kind == "group":
-        # At most 32 groups, as its authors use, of at least four channels: a channel by itself
-        # on a 1x1 map (the last stage on 8x8 images) would be normalised to nothing.
+        # At most 32 groups, as in the GroupNorm paper, of at least four channels: on a 1x1 map
+        # (the last stage on 8x8 images) a single channel would be normalised to zero.
         return nn.GroupNorm(math.gcd(32, channels // 4), channels)
     raise ConfigError(f"The norm of a ResNet must be 'group' or 'batch'; got {kind!r}.")

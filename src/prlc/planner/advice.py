@@ -1,4 +1,4 @@
-"""The answer: which pull ratio and step size, what it costs, what limits, and what it rests on."""
+"""The planner's answer as data: the rows considered, the recommended one, and its basis."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from prlc.constants import MeasuredConstants
 from prlc.network import Network
 from prlc.planner.bounds import BoundAnswer, StepLimits
 from prlc.planner.cost import RESOURCES, Price
 from prlc.theory import Constants
-
-__all__ = ["Advice", "Effort", "Row"]
+from prlc.theory.measure import MeasuredConstants
 
 
 @dataclass(frozen=True)
 class Row:
-    """One pull ratio: its best learning rate, and what reaching the target takes."""
+    """One pull ratio: its best learning rate, and the cost of reaching the target."""
 
     pull_ratio: float
     lr: float
     steps: int | None
-    """None if the target was not met within the limits of the trials."""
+    """None if no trial reached the target."""
     pulls_per_worker: float | None
     bytes_up: float | None
     bytes_down: float | None
@@ -31,7 +29,7 @@ class Row:
     against_nsgd: float | None
     """Time to the target over NSGD's."""
     lowest_loss: float | None
-    """Of the trial; None without trials."""
+    """None without trials."""
     price: Price
     limits: StepLimits
 
@@ -54,7 +52,7 @@ class Row:
             "seconds": self.seconds,
             "against_nsgd": self.against_nsgd,
             "lowest_loss": self.lowest_loss,
-            "limited_by": self.price.limit,
+            "limited_by": self.price.bottleneck,
             "saved_if_free": {name: self.price.saved(name) for name in RESOURCES},
             "largest_step": dataclasses.asdict(self.limits),
         }
@@ -62,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Effort:
-    """What the trials took."""
+    """The cost of the trials."""
 
     runs: int
     steps: int
@@ -71,12 +69,12 @@ class Effort:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use, and why. `rows[0]` is NSGD, the others are the pull ratios considered."""
+    """What to use, and why. `rows[0]` is NSGD; the others are the pull ratios considered."""
 
     recommended: Row
     rows: tuple[Row, ...]
     target_loss: float | None
-    """None without trials: then the target is the bound of NSGD after `nsgd_steps`."""
+    """None without trials; the target is then NSGD's bound after `nsgd_steps`."""
     target_given: bool
     nsgd_steps: int
     effort: Effort | None
@@ -84,10 +82,10 @@ class Advice:
     constants: Constants
     measured: MeasuredConstants | None
     theory: dict[str, dict[float, BoundAnswer]]
-    """What each bound says of each pull ratio."""
+    """By bound and pull ratio."""
     learning_rates: tuple[float, ...]
-    together_seconds: float
-    """Seconds per step, by the clock, if all workers pushed and pulled at every tenth step only."""
+    aligned_step_seconds: float
+    """Seconds per step, by the clock, if all workers pushed and pulled only every tenth step."""
     workers: int
     network: Network
     notes: tuple[str, ...] = ()
@@ -98,7 +96,7 @@ class Advice:
 
     @property
     def rests_on(self) -> str:
-        """`trials`, or `theory` where no trial was run."""
+        """`trials`, or `theory` if none were run."""
         return "theory" if self.effort is None else "trials"
 
     def preferred(self, bound: str) -> float:
@@ -107,7 +105,7 @@ class Advice:
         return min(found, key=lambda ratio: (found[ratio].seconds, -ratio))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as JSON holds it; what is infinite becomes null."""
+        """Everything as JSON; infinite values become null."""
         content = {
             "recommended": self.recommended.as_json(),
             "nsgd": self.nsgd.as_json(),
@@ -130,7 +128,7 @@ class Advice:
                 for name, found in self.theory.items()
             },
             "learning_rates": list(self.learning_rates),
-            "seconds_per_step_if_every_10": self.together_seconds,
+            "seconds_per_step_if_every_10": self.aligned_step_seconds,
             "workers": self.workers,
             "network": dataclasses.asdict(self.network),
             "notes": list(self.notes),

@@ -1,4 +1,4 @@
-"""What the theory says about step sizes and pull ratios of a problem with known constants."""
+"""What the theory says about step sizes and pull ratios, given a problem's constants."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from prlc.theory import (
     theorem1_step_limit,
 )
 
-__all__ = ["BOUNDS", "BoundAnswer", "StepLimits", "answers", "learning_rates", "parse_constants"]
-
-_RATES = 6  # learning rates tried, each half of the one before
-_MANY = 1e15  # steps: a bound that needs more is of no use
+_NUM_RATES = 6
+_MAX_STEPS = 1e15  # a bound that needs more is of no use
 
 _Bound = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike, Constants], ArrayLike]
 _LETTERS = {
@@ -35,14 +33,14 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class StepLimits:
-    """The largest step sizes at a pull ratio, in the order of what stands behind them."""
+    """The largest step sizes at a pull ratio, the best-founded first."""
 
     theorem1: float
-    """Theorem 1 of the paper, r / (2 L (2-r))."""
+    """By Theorem 1 of the paper: r / (2 L (2-r))."""
     proved: float
-    """The bounded-gradient bound of `prlc.theory`, 1/L at any r."""
+    """By the bounded-gradient bound of `prlc.theory`: 1/L at any r."""
     stable: float
-    """Beyond 2/L PRLC diverges on a quadratic of curvature L, as SGD does."""
+    """Beyond 2/L, PRLC diverges on a quadratic of curvature L, as SGD does."""
 
     @classmethod
     def at(cls, pull_ratio: float, smoothness: float) -> StepLimits:
@@ -53,39 +51,39 @@ class StepLimits:
         )
 
     def judge(self, lr: float, pull_ratio: float) -> str | None:
-        """A sentence if the step size is outside what Theorem 1 admits, naming what is inside."""
+        """A warning that names the admissible step sizes, if Theorem 1 does not admit this one."""
         if lr <= self.theorem1 * (1 + 1e-9):
             return None
-        said = (
+        warning = (
             f"The step size {lr:.4g} is outside the admissible range of Theorem 1 at r = "
             f"{pull_ratio:g}: the largest admissible is {self.theorem1:.4g}"
         )
         if lr <= self.proved:
-            return f"{said} (the sharper bound of `prlc.theory` admits up to {self.proved:.4g})."
+            return f"{warning} (the sharper bound of `prlc.theory` admits up to {self.proved:.4g})."
         if lr <= self.stable:
-            return f"{said}, and {self.proved:.4g} by the sharper bound of `prlc.theory`."
+            return f"{warning}, and {self.proved:.4g} by the sharper bound of `prlc.theory`."
         return (
-            f"{said}; it is even beyond {self.stable:.4g} = 2/L, from where on PRLC diverges on a "
-            "quadratic of the curvature measured."
+            f"{warning}; it is even beyond {self.stable:.4g} = 2/L, where PRLC diverges on a "
+            "quadratic of the measured curvature."
         )
 
 
 def learning_rates(smoothness: float) -> tuple[float, ...]:
-    """What is worth a trial: from the stability limit 2/L down, in halves."""
+    """The rates worth a trial: the stability limit 2/L, halved again and again."""
     largest = float(prlc_stability_limit(smoothness))
-    return tuple(largest / 2**k for k in reversed(range(_RATES)))
+    return tuple(largest / 2**k for k in reversed(range(_NUM_RATES)))
 
 
 @dataclass(frozen=True)
 class BoundAnswer:
-    """When a bound at its best step size is as low as that of NSGD after its steps."""
+    """When a bound, at its best step size, is as low as NSGD's after a given number of steps."""
 
     lr: float
     steps: float
     seconds: float
 
 
-#: The bounds asked, with the largest step size of each at (r, L).
+#: The bounds, each with its largest step size at (r, L).
 BOUNDS: dict[str, tuple[_Bound, Callable[[float, float], float]]] = {
     "theorem1": (theorem1_bound, lambda r, L: float(theorem1_step_limit(r, L))),
     "bounded_gradients": (prlc_bounded_bound, lambda _, L: float(smooth_step_limit(L))),
@@ -100,9 +98,9 @@ def answers(
     constants: Constants,
     rates: tuple[float, ...] | None = None,
 ) -> dict[float, BoundAnswer]:
-    """For each pull ratio: the steps until the bound is what NSGD's is after `steps`.
+    """For each pull ratio, the steps until its bound is as low as NSGD's after `steps`.
 
-    The step size is the best of `rates`, by default the best of all that the bound admits.
+    The step size is the best of `rates`, or of all that the bound admits.
     """
     bound, limit = BOUNDS[name]
 
@@ -118,7 +116,7 @@ def answers(
         T = float(steps)
         if ratio < 1:
             T = _first(lambda T, ratio=ratio: lowest(ratio, T)[0] <= target)  # type: ignore[misc]
-        lr = lowest(ratio, min(T, _MANY))[1]
+        lr = lowest(ratio, min(T, _MAX_STEPS))[1]
         found[ratio] = BoundAnswer(lr, T, T * seconds)
     return found
 
@@ -130,11 +128,11 @@ def _step_sizes(largest: float, rates: tuple[float, ...] | None) -> NDArray[np.f
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """The smallest T, to a thousandth, from which on `holds`; infinite if there is none."""
+    """The smallest T, to a thousandth, at which `holds`; infinite if there is none."""
     if holds(1.0):
         return 1.0
-    low, high = 0.0, math.log(_MANY)
-    if not holds(_MANY):
+    low, high = 0.0, math.log(_MAX_STEPS)
+    if not holds(_MAX_STEPS):
         return math.inf
     while high - low > 1e-3:
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What a step costs on a network, and which resource makes it slow: the clock, no training."""
+"""The time of a step on a network, and its bottleneck: by the network clock, without training."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from prlc.clock import BarrierClock, RunAheadClock
 from prlc.engines import Job
-from prlc.methods import PRLC, Mask
+from prlc.engines.job import flops_per_step
+from prlc.methods import PRLC, Mask, Timetable
 from prlc.network import Network
-from prlc.timeline import DrawnSchedule, flops_per_step
-
-__all__ = ["NSGD_TWIN", "RESOURCES", "Price", "StepClock", "Work", "price"]
+from prlc.network.clock import BarrierClock, RunAheadClock
 
 #: PRLC that pulls at every step is NSGD, bit for bit.
 NSGD_TWIN = PRLC(1.0)
 
-#: What can make a step slow. In a half-duplex network up and down share one budget; then `uplink`
-#: is what the pushes take of it and `downlink` what the pulls take.
+#: What can slow a step down. In a half-duplex network, where both directions share one budget,
+#: `uplink` is the share of the pushes and `downlink` that of the pulls.
 RESOURCES = ("compute", "uplink", "downlink", "latency")
 
 _PRICED_STEPS = 1024
 _COMPARED_STEPS = 256  # with and without a resource
-_SAVES_LITTLE = 0.05  # a resource that saves less than this if it were free does not limit alone
+_MIN_SAVING = 0.05  # a resource that saves less when free is no bottleneck by itself
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one step asks of the workers and the network."""
+    """One step's load on the workers and the network: bytes per message, seconds of compute."""
 
     num_workers: int
     bytes_up: float
@@ -40,18 +38,15 @@ class Work:
 
     @classmethod
     def of(cls, job: Job, network: Network) -> Work:
-        """That of a job on this network."""
-        traffic = job.traffic()
-        seconds = network.compute_seconds(flops_per_step(job))
-        return cls(job.num_workers, traffic.bytes_per_push, traffic.bytes_per_pull, seconds)
+        sizes, seconds = job.sizes(), network.compute_seconds(flops_per_step(job))
+        return cls(job.num_workers, sizes.push, sizes.pull, seconds)
 
 
 class StepClock:
-    """When the steps of a method are over."""
+    """When each step of a method ends."""
 
     def __init__(self, network: Network, work: Work, method: PRLC, seed: int) -> None:
-        self._everybody: Mask = np.ones(work.num_workers, bool)
-        self._schedule = DrawnSchedule(method, work.num_workers, seed)
+        self._timetable = Timetable(method, work.num_workers, seed)
         self._times = [0.0]
         settings: dict[str, Any] = {
             "bytes_up": work.bytes_up,
@@ -63,12 +58,16 @@ class StepClock:
         self._run_ahead: RunAheadClock | None = None
         self._barrier: BarrierClock | None = None
         if network.run_ahead:
-            self._run_ahead = RunAheadClock(network, P, **settings, schedule=self._schedule)
+            self._run_ahead = RunAheadClock(network, P, **settings, schedule=self._communication)
         else:
             self._barrier = BarrierClock(network, P, **settings)
 
+    def _communication(self, step: int) -> tuple[bool, Mask]:
+        turn = self._timetable[step]
+        return turn.is_push, turn.pulls
+
     def seconds(self, steps: float) -> float:
-        """How long so many steps take; between two steps the time is interpolated."""
+        """The time that `steps` steps take, interpolated between whole ones."""
         before = math.floor(steps)
         self._extend(math.ceil(steps))
         if before == steps:
@@ -77,7 +76,7 @@ class StepClock:
         return start + (steps - before) * (end - start)
 
     def steps_within(self, seconds: float, most: int) -> int:
-        """How many whole steps fit into a time, `most` at most."""
+        """How many whole steps fit into `seconds`, at most `most`."""
         while len(self._times) <= most and self._times[-1] <= seconds:
             self._extend(len(self._times))
         return min(most, int(np.searchsorted(self._times, seconds, side="right")) - 1)
@@ -87,52 +86,51 @@ class StepClock:
             if self._run_ahead is not None:
                 self._times.append(self._run_ahead.finish(step))
             elif self._barrier is not None:
-                push, pulls = self._schedule(step)
-                pushes = self._everybody & push
-                self._times.append(self._barrier.step(step, self._everybody, pushes, pulls))
+                turn = self._timetable[step]
+                time = self._barrier.step(step, turn.computes, turn.pushes, turn.pulls)
+                self._times.append(time)
 
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds per step of a method, and what they would be with a resource free of charge."""
+    """Seconds per step of a method, as they are and with each resource free."""
 
     seconds_per_step: float
     if_free: dict[str, float]
-    """Seconds per step if this resource alone were infinitely fast."""
-    limit: str
-    """The resource that saves most if it is free; if none saves anything by itself, because
-    others hide it, the one that takes longest alone."""
+    """Seconds per step with one resource infinitely fast."""
+    bottleneck: str
+    """The resource that saves most when free; if none saves much, because others hide it, the
+    one that takes longest by itself."""
 
     def saved(self, resource: str) -> float:
-        """The part of a step's time that goes away if the resource is free."""
+        """The fraction of a step's time saved if the resource were free."""
         if self.seconds_per_step == 0:
             return 0.0
         return max(0.0, 1 - self.if_free[resource] / self.seconds_per_step)
 
 
 def price(network: Network, work: Work, method: PRLC, seed: int = 0) -> Price:
-    """What a step of the method costs, averaged over about a thousand steps."""
+    """The price of a step of the method, averaged over about a thousand steps."""
 
-    def part(free: Sequence[str]) -> float:
-        """The time that is left if these resources are free, as a part of the whole."""
+    def remaining(free: Sequence[str]) -> float:
+        """The fraction of the time that remains if these resources are free."""
         clock = StepClock(*_without(network, work, free), method, seed)
-        left = clock.seconds(_COMPARED_STEPS) / whole
-        return min(1.0, left)
+        return min(1.0, clock.seconds(_COMPARED_STEPS) / whole)
 
     clock = StepClock(network, work, method, seed)
     whole, mean = clock.seconds(_COMPARED_STEPS), clock.seconds(_PRICED_STEPS) / _PRICED_STEPS
     if whole == 0:
         return Price(0.0, dict.fromkeys(RESOURCES, 0.0), RESOURCES[0])
-    left = {name: part([name]) for name in RESOURCES}
-    limit = min(RESOURCES, key=lambda name: left[name])
-    if left[limit] > 1 - _SAVES_LITTLE:
-        alone = {name: part([other for other in RESOURCES if other != name]) for name in RESOURCES}
-        limit = max(RESOURCES, key=lambda name: alone[name])
-    return Price(mean, {name: mean * left[name] for name in RESOURCES}, limit)
+    left = {name: remaining([name]) for name in RESOURCES}
+    bottleneck = min(RESOURCES, key=lambda name: left[name])
+    if left[bottleneck] > 1 - _MIN_SAVING:
+        alone = {name: remaining([r for r in RESOURCES if r != name]) for name in RESOURCES}
+        bottleneck = max(RESOURCES, key=lambda name: alone[name])
+    return Price(mean, {name: mean * left[name] for name in RESOURCES}, bottleneck)
 
 
 def _without(network: Network, work: Work, resources: Sequence[str]) -> tuple[Network, Work]:
-    """The same with these resources infinitely fast: an empty message needs no bandwidth."""
+    """The same with some resources infinitely fast; empty messages need no bandwidth."""
     for name in resources:
         if name == "compute":
             work = replace(work, step_seconds=0.0)

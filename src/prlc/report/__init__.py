@@ -1,16 +1,24 @@
 """Tables, figures and pages of runs."""
 
-from prlc.report.axes import AXES
-from prlc.report.figures import draw_charts, plot_runs, save_figure
-from prlc.report.grouping import describe, group, read_runs
+from prlc.report.figures import (
+    AXES,
+    MEASURES,
+    draw_charts,
+    plot_runs,
+    save_figure,
+    scaled,
+    styles,
+    suits_log,
+)
+from prlc.report.grouping import describe, group
 from prlc.report.page import write_page
-from prlc.report.series import Chart, Run, Series
+from prlc.report.series import Chart, Outcome, Run, Series, Verdict, read_runs
 from prlc.report.tables import COLUMNS, rich_series_table, rich_table, rows, series_rows, table
-from prlc.report.verdicts import Outcome, Verdict
 
 __all__ = [
     "AXES",
     "COLUMNS",
+    "MEASURES",
     "Chart",
     "Outcome",
     "Run",
@@ -25,7 +33,10 @@ __all__ = [
     "rich_table",
     "rows",
     "save_figure",
+    "scaled",
     "series_rows",
+    "styles",
+    "suits_log",
     "table",
     "write_page",
 ]

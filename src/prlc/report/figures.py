@@ -1,35 +1,162 @@
-"""Static figures of runs."""
+"""Static figures of runs, and what they share with the page: axes, units and line styles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from prlc.errors import ConfigError, RunError
-from prlc.report.axes import AXES, MEASURES, scaled, suits_log
 from prlc.report.series import Chart, Run, Series
-from prlc.report.style import Style, styles
-from prlc.training import Result
+from prlc.runs.training import Result
+from prlc.units import format_bytes, time_unit
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["AXES", "draw_charts", "plot_runs", "save_figure"]
+# ---- axes ----------------------------------------------------------------------------------------
 
-_USUAL_AXES = ("step", "pulls_per_worker", "simulated_seconds")
+#: The x axes on offer: a run's column, and its name on the axis.
+AXES = {
+    "step": "steps",
+    "epoch": "epochs",
+    "pulls_per_worker": "pulls per worker",
+    "bytes": "traffic up and down",
+    "simulated_seconds": "simulated time",
+}
+
+#: The y axes on offer: a run's column, and its name on the axis.
+MEASURES = {
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+}
+
+_DEFAULT_AXES = ("step", "pulls_per_worker", "simulated_seconds")
+
+
+def known_axes(charts: Sequence[Chart], axes: Iterable[str]) -> list[str]:
+    """Those of `axes` that any run has: without a network there is no simulated time."""
+    runs = [run for chart in charts for series in chart.series for run in series.runs]
+    return [name for name in axes if any(run.column(name).notna().any() for run in runs)]
+
+
+def scaled(column: str, largest: float) -> tuple[float, str]:
+    """The size of a readable unit for values up to `largest`, and the axis label with it."""
+    if column == "simulated_seconds":
+        size, unit = time_unit(largest)
+    elif column == "bytes":
+        unit = format_bytes(largest / 2).split()[1]  # 1.2 GB is an axis of 1,200 MB
+        size = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+    else:
+        return 1.0, AXES[column]
+    return size, f"{AXES[column]} ({unit})"
+
+
+def suits_log(chart: Chart, y: str) -> bool:
+    """Whether to draw `y` on a logarithmic axis: losses, if all are positive."""
+    if y == "test_accuracy":
+        return False
+    columns = [run.column(y) for series in chart.series for run in series.runs]
+    return all((column.dropna() > 0).all() for column in columns)
+
+
+# ---- line styles: distinct in colour, and without colour by dash and marker ----------------------
+
+# Okabe and Ito's colours for colour-blind readers, on a light and on a dark page.
+_COLOURS = (
+    ("#000000", "#f4f4f4"),
+    ("#D55E00", "#F0813A"),
+    ("#0072B2", "#4DA3DB"),
+    ("#009E73", "#2BBF94"),
+    ("#CC79A7", "#DB93BC"),
+    ("#E69F00", "#F0B53C"),
+    ("#56B4E9", "#9AD3F5"),
+    ("#777777", "#9A9A9A"),
+)
+# For matplotlib, and for the page; so are the markers.
+_DASHES: tuple[tuple[Any, str], ...] = (
+    ("-", "solid"),
+    ("--", "8px,4px"),
+    ("-", "solid"),
+    (":", "2px,3px"),
+    ("-.", "9px,3px,2px,3px"),
+    ((0, (6, 1.5)), "14px,3px"),
+    ((0, (3, 1, 1, 1, 1, 1)), "7px,3px,2px,3px,2px,3px"),
+    ((0, (1, 2)), "2px,5px"),
+)
+_MARKERS = (
+    ("o", "circle"),
+    ("s", "square"),
+    ("^", "triangle-up"),
+    ("v", "triangle-down"),
+    ("D", "diamond"),
+    ("P", "cross"),
+    ("X", "x"),
+    ("*", "star"),
+)
+
+
+@dataclass(frozen=True)
+class Style:
+    """The look of curve `number`, in a static figure and on the page."""
+
+    number: int
+
+    @property
+    def colour(self) -> str:
+        return _COLOURS[self.number % len(_COLOURS)][0]
+
+    @property
+    def colour_on_dark(self) -> str:
+        return _COLOURS[self.number % len(_COLOURS)][1]
+
+    @property
+    def line(self) -> Any:
+        return self._dash[0]
+
+    @property
+    def dash(self) -> str:
+        return self._dash[1]
+
+    @property
+    def marker(self) -> str:
+        return _MARKERS[self.number % len(_MARKERS)][0]
+
+    @property
+    def symbol(self) -> str:
+        return _MARKERS[self.number % len(_MARKERS)][1]
+
+    @property
+    def width(self) -> float:
+        return 2.6 if self.number == 0 else 1.7  # the baseline shows under curves that cover it
+
+    @property
+    def _dash(self) -> tuple[Any, str]:
+        # When the colours repeat, each gets another dash.
+        return _DASHES[(self.number + self.number // len(_COLOURS)) % len(_DASHES)]
+
+
+def styles(charts: Sequence[Chart]) -> dict[str, Style]:
+    """A style per label, the same in all charts."""
+    labels = dict.fromkeys(series.label for chart in charts for series in chart.series)
+    return {label: Style(number) for number, label in enumerate(labels)}
+
+
+# ---- figures -------------------------------------------------------------------------------------
 
 
 def plot_runs(
     results: Sequence[Result], path: Path | str | None = None, title: str | None = None
 ) -> Figure:
-    """Training loss against steps, pulls per worker and simulated time, a panel each."""
+    """Training loss against steps, pulls and simulated time; saved if a path is given."""
     series = tuple(Series(run.label, (run,)) for run in map(Run.of, results))
-    figure = draw_charts([Chart("", series)], _USUAL_AXES, title=title)
+    figure = draw_charts([Chart("", series)], title=title)
     if path is not None:
         _save(figure, Path(path))
     return figure
@@ -37,12 +164,12 @@ def plot_runs(
 
 def draw_charts(
     charts: Sequence[Chart],
-    axes: Sequence[str] = _USUAL_AXES,
+    axes: Sequence[str] = _DEFAULT_AXES,
     *,
     y: str = "train_loss",
     title: str | None = None,
 ) -> Figure:
-    """A row of panels per chart, a column per x axis; a curve per series.
+    """A row of panels per chart, a column per x axis that any run has, a curve per series.
 
     A curve is the mean over the seeds, in a band from the lowest to the highest.
     """
@@ -54,20 +181,21 @@ def draw_charts(
         )
     from matplotlib.figure import Figure
 
+    axes = known_axes(charts, axes)
     look = styles(charts)
     alike = len({tuple(series.label for series in chart.series) for chart in charts}) == 1
-    explained = charts[:1] if alike else charts
+    with_legend = charts[:1] if alike else charts
     width = 4.5 * len(axes)
-    height = 0.4 + 3.6 * len(charts) + sum(0.25 * _lines(chart, width) for chart in explained)
+    height = 0.4 + 3.6 * len(charts) + sum(0.25 * _legend_lines(c, width) for c in with_legend)
     figure = Figure(figsize=(width, height), layout="constrained")
     rows = figure.subfigures(len(charts), 1, squeeze=False)[:, 0]
     for row, chart in zip(rows, charts, strict=True):
         _draw_row(row, chart, axes, y, look)
-    for row, chart in zip(rows, explained, strict=False):
+    for row, chart in zip(rows, with_legend, strict=False):
         (figure if alike else row).legend(
             *row.axes[0].get_legend_handles_labels(),
             loc="outside lower center",
-            ncols=math.ceil(len(chart.series) / _lines(chart, width)),
+            ncols=math.ceil(len(chart.series) / _legend_lines(chart, width)),
             handlelength=3.2,
             frameon=False,
         )
@@ -77,7 +205,7 @@ def draw_charts(
 
 
 def save_figure(figure: Figure, stem: Path) -> None:
-    """Write stem.png and stem.svg; the same figure gives the same files."""
+    """Write stem.png and stem.svg; equal figures give equal files."""
     for ending in (".png", ".svg"):
         _save(figure, stem.with_name(stem.name + ending))
 
@@ -96,12 +224,13 @@ def _save(figure: Figure, path: Path) -> None:
         ) from None
 
 
-def _lines(chart: Chart, width: float) -> int:
-    """How many lines a legend takes, at so many inches for a letter and for a sample."""
+def _legend_lines(chart: Chart, width: float) -> int:
+    """How many lines the legend needs on `width` inches."""
     labels = [series.label for series in chart.series]
-    beside = max(1, int(width / (0.085 * max(map(len, labels)) + 0.75)))
-    lines = math.ceil(len(labels) / beside)
-    return 1 if sum(0.085 * len(label) + 0.75 for label in labels) < width else lines
+    widths = [0.085 * len(label) + 0.75 for label in labels]  # inches: the letters, the sample
+    if sum(widths) < width:
+        return 1
+    return math.ceil(len(labels) / max(1, int(width / max(widths))))
 
 
 def _draw_row(
@@ -110,7 +239,7 @@ def _draw_row(
     panels = row.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, column in zip(panels, axes, strict=True):
         bands = [series.band(column, y) for series in chart.series]
-        size, label = scaled(column, max(float(band["x"].max()) for band in bands))
+        size, label = scaled(column, float(pd.concat(band["x"] for band in bands).max()))
         for series, band in zip(chart.series, bands, strict=True):
             _draw_curve(panel, series, band.assign(x=band["x"] / size), look[series.label])
         if y == "test_accuracy":
@@ -139,16 +268,16 @@ def _draw_curve(panel: Axes, series: Series, band: pd.DataFrame, style: Style) -
         linestyle=style.line,
         linewidth=style.width,
         marker=style.marker,
-        markevery=(min(3 + 2 * style.number, len(band) - 1), 16),  # apart: curves may coincide
+        markevery=(min(3 + 2 * style.number, len(band) - 1), 16),  # staggered: curves may coincide
         markersize=5,
     )
 
 
 def _use_log(panel: Axes) -> None:
-    """A logarithmic axis with plain numbers on it: 1, 0.5, 0.2, 0.1, as far as there is room."""
+    """A logarithmic axis labelled with plain numbers (1, 0.5, 0.2, 0.1), as space permits."""
     low, high = panel.get_ylim()
     if low > 0 and high < 4 * low:
-        return  # a straight axis shows the same, and has numbers on it
+        return  # a linear axis looks the same, and has more numbers on it
     panel.set_yscale("log")
     low, high = panel.get_ylim()
     digits = "12357" if high < 10 * low else "125" if high < 1000 * low else "1"
@@ -157,5 +286,5 @@ def _use_log(panel: Axes) -> None:
 
 
 def _plain(text: str) -> str:
-    """Words, not mathematics."""
+    """Text in which matplotlib sees no mathematics."""
     return text.replace("$", r"\$")

@@ -1,58 +1,26 @@
-"""From folders to charts: finding runs, putting seeds together, telling curves apart."""
+"""From runs to charts: settings compared, seeds joined into curves, curves labelled."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
-from prlc.errors import RunError
-from prlc.methods import METHODS
 from prlc.report.series import Chart, Run, Series
-from prlc.report.settings import Settings, differing, flat, split, word
+from prlc.units import format_bandwidth, format_seconds, format_speed
 
-# Any of these makes a folder a run, though perhaps a half-written one.
-_TRACES = ("config.json", ".config.json.writing", "metrics.csv", "checkpoint.pt", "summary.json")
+#: A run's configuration under dotted names: `network.latency`.
+Settings = dict[str, Any]
 
-
-def find_runs(path: Path) -> list[Path]:
-    """The run folder that `path` is, or those below it: a comparison's, a sweep's."""
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise RunError(f"{path} {what}. Name a run's folder, or a folder that holds some.")
-    if any((path / name).exists() for name in _TRACES):
-        return [path]
-    found = {file.parent for file in path.rglob("*") if file.name in _TRACES}
-    if not found:
-        raise RunError(f"{path} holds no run, nor does any folder in it. Name one that does.")
-    return sorted(found)
+_MISSING = object()
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The runs in these folders, each once, and a sentence about each that cannot be shown."""
-    runs: dict[Path, Run] = {}
-    bad: list[str] = []
-    for path in paths:
-        try:
-            folders = find_runs(path)
-        except RunError as error:
-            bad.append(str(error))
-            continue
-        here: list[Run] = []
-        for folder in folders:
-            try:
-                here.append(Run.read(folder))
-            except RunError as error:
-                bad.append(str(error))
-        for run in sorted(here, key=_method_order):
-            assert run.folder is not None
-            runs.setdefault(run.folder.resolve(), run)
-    return list(runs.values()), bad
+# ---- charts, curves and their labels -------------------------------------------------------------
 
 
 def group(runs: Sequence[Run]) -> list[Chart]:
-    """A chart per problem; in it a curve per setting, with its seeds together."""
+    """A chart per problem, a curve per setting; runs that differ only in the seed share one."""
     problems: dict[Hashable, list[Run]] = {}
     for run in runs:
         problem = [run.config.get(key) for key in ("data", "model", "loss")]
@@ -61,7 +29,7 @@ def group(runs: Sequence[Run]) -> list[Chart]:
 
 
 def describe(runs: Sequence[Run]) -> str:
-    """What these runs train, for a title: what they share."""
+    """A title: the model, data, workers and learning rate that the runs share."""
     shared, _ = split(runs)
     models = {_model(run) for run in runs}
     model = models.pop() if len(models) == 1 else None
@@ -74,8 +42,8 @@ def describe(runs: Sequence[Run]) -> str:
 
 
 def _model(run: Run) -> str | None:
-    """The name that was typed, or what is known of a model that came from Python."""
-    command, settings = run.config.get("command"), flat(run.config)
+    """The name typed on the command line, or the class and size of a model from Python."""
+    command, settings = run.config.get("command"), flatten(run.config)
     if isinstance(command, Mapping) and command.get("model"):
         return str(command["model"])
     if "model.class" not in settings:
@@ -83,56 +51,120 @@ def _model(run: Run) -> str | None:
     return f"{settings['model.class']} of {settings.get('model.parameters', 0):,} parameters"
 
 
-def _method_order(run: Run) -> int:
-    """NSGD first, as everything is measured by it."""
-    names = list(METHODS)
-    name = run.config["method"]["name"]
-    return names.index(name) if name in names else len(names)
-
-
 def _series(runs: Sequence[Run]) -> list[Series]:
-    """Runs that differ in nothing but the seed become one; the labels tell all apart.
+    """Curves with distinct labels; runs that differ only in the seed share one.
 
-    A run that is not finished stays alone: a mean over ever fewer seeds would jump. So does the
-    second run of a seed, which is no other measurement.
+    An unfinished run is a curve of its own, since a mean over ever fewer seeds would jump. So is
+    a repeated run of a seed: it is not another sample.
     """
     groups: dict[tuple[Hashable, int], list[Run]] = {}
     times: Counter[Hashable] = Counter()
     for run in runs:
-        settings = flat(run.config)
+        settings = flatten(run.config)
         seed = settings.pop("seed", None)
         alone = None if run.finished else str(run.folder)
         same = (run.label, json.dumps(settings, sort_keys=True, default=str), alone)
         times[same, seed] += 1
         groups.setdefault((same, times[same, seed]), []).append(run)
-    curves = [_told(members[0], again=time > 1) for (_, time), members in groups.items()]
-    labelled = zip(tell_apart(curves), groups.values(), strict=True)
-    return [Series(label, tuple(members)) for label, members in labelled]
+    curves = [_labelled(members[0], repeat=time > 1) for (_, time), members in groups.items()]
+    members = zip(tell_apart(curves), groups.values(), strict=True)
+    return [Series(label, tuple(each)) for label, each in members]
 
 
-def _told(run: Run, *, again: bool) -> tuple[str, Settings]:
-    """A curve's label, and what may be added to it."""
-    settings = flat(run.config)
+def _labelled(run: Run, *, repeat: bool) -> tuple[str, Settings]:
+    """A curve's label, and the settings that may be added to it."""
+    settings = flatten(run.config)
     seed = settings.pop("seed", None)
     if not run.finished:
         return f"{run.label}, unfinished", {**settings, "seed": seed, "in": str(run.folder)}
-    return run.label, {**settings, "in": str(run.folder) if again else None}
+    return run.label, {**settings, "in": str(run.folder) if repeat else None}
 
 
 def tell_apart(curves: Sequence[tuple[str, Settings]]) -> list[str]:
-    """Labels that are all different: to equal ones what differs is added, as little as needed."""
+    """Distinct labels: adds to equal ones the fewest settings that distinguish them."""
     labels = [label for label, _ in curves]
     for label in {each for each in labels if labels.count(each) > 1}:
         alike = [number for number, each in enumerate(labels) if each == label]
-        told = [curves[number][1] for number in alike]
+        settings = [curves[number][1] for number in alike]
         longer = [label] * len(alike)
-        for name in differing(told):
+        for name in differing(settings):
             more = [
-                f"{before}, {word(name, own[name])}" if own.get(name) is not None else before
-                for before, own in zip(longer, told, strict=True)
+                f"{before}, {setting_label(name, own[name])}"
+                if own.get(name) is not None
+                else before
+                for before, own in zip(longer, settings, strict=True)
             ]
             if len({*more}) > len({*longer}):
                 longer = more
         for number, each in zip(alike, longer, strict=True):
             labels[number] = each
     return labels
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested settings under dotted names, without the command line."""
+    settings: Settings = {}
+    for key, value in config.items():
+        if key == "command" and not prefix:
+            continue
+        if isinstance(value, Mapping):
+            settings |= flatten(value, f"{prefix}{key}.")
+        else:
+            settings[prefix + key] = value
+    return settings
+
+
+def split(runs: Sequence[Run]) -> tuple[Settings, list[Settings]]:
+    """The settings that all runs share, and the remaining ones of each run."""
+    each_run = [flatten(run.config) for run in runs]
+    differ = set(differing(each_run))
+    shared = {key: value for key, value in each_run[0].items() if key not in differ}
+    return shared, [{k: v for k, v in each.items() if k in differ} for each in each_run]
+
+
+def differing(several: Sequence[Settings]) -> list[str]:
+    """The names of settings that are not equal everywhere, in order of appearance."""
+    names = dict.fromkeys(name for settings in several for name in settings)
+    first = several[0]
+    return [
+        name
+        for name in names
+        if any(each.get(name, _MISSING) != first.get(name, _MISSING) for each in several)
+    ]
+
+
+def format_setting(name: str, value: Any) -> str:
+    """A setting's value as people read it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(format_setting(name, each) for each in value)
+    if value == "inf" and name in _UNITS:
+        return "unlimited"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _UNITS[name](value) if name in _UNITS else _number(value)
+    return str(value)
+
+
+def setting_label(name: str, value: Any) -> str:
+    """A setting as part of a label: `lr 0.05`."""
+    parts = name.split(".")
+    noun = parts[0] if parts[-1] in ("name", "class") else parts[-1]
+    return f"{noun.replace('_', ' ')} {format_setting(name, value)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:g}"
+
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    **{f"network.{end}": format_bandwidth for end in ("server_up", "server_down")},
+    **{f"network.{end}": format_bandwidth for end in ("worker_up", "worker_down")},
+    **{f"network.{time}": format_seconds for time in ("latency", "step_seconds")},
+    "network.compute_speed": format_speed,
+}

@@ -5,11 +5,11 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(pointer: coarse)");
 const form = document.querySelector(".controls");
 
-// What is shown, in all charts alike.
+// The view, shared by all charts.
 const state = {
   x: data.x,
   y: Object.keys(data.measures)[0],
-  log: { ...data.log }, // losses and accuracies each keep their scale
+  log: { ...data.log }, // each measure keeps its own scale
   hidden: new Set(),
   printing: false,
 };
@@ -56,7 +56,7 @@ function tracesOf(curve, size) {
       visible,
     });
   }
-  // A few markers each, not at the same places: curves may coincide.
+  // A few markers per curve, staggered: curves may coincide.
   const every = Math.ceil(x.length / 4);
   const offset = (3 + 2 * curve.number) % every;
   traces.push({
@@ -129,7 +129,7 @@ function draw() {
   form.elements.scale.value = state.log[state.y] ? "log" : "linear";
 }
 
-// ---- the legend: buttons, so that it works by keyboard ------------------------------------------
+// ---- the legend: buttons, for keyboard users ---------------------------------------------------
 
 const shapes = {
   circle: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -165,11 +165,11 @@ function newEntry(curve) {
   return button;
 }
 
-// ---- tables that sort ---------------------------------------------------------------------------
+// ---- sortable tables ----------------------------------------------------------------------------
 
 function compare(a, b, down) {
   const [left, right] = [a, b].map((cell) => cell.dataset.value ?? (cell.textContent === "–" ? null : cell.textContent));
-  if (left === null || right === null) return (left === null) - (right === null); // unknown: last
+  if (left === null || right === null) return (left === null) - (right === null); // unknown values go last
   const order = a.dataset.value ? left - right : left.localeCompare(right, undefined, { numeric: true });
   return down ? -order : order;
 }
@@ -187,7 +187,7 @@ for (const button of document.querySelectorAll(".results thead button")) {
   button.addEventListener("click", () => sortBy(button.parentElement));
 }
 
-// ---- the rest -----------------------------------------------------------------------------------
+// ---- controls -----------------------------------------------------------------------------------
 
 form.addEventListener("change", ({ target }) => {
   if (target.name === "scale") state.log[state.y] = target.value === "log";
@@ -202,7 +202,7 @@ document.querySelector(".copy")?.addEventListener("click", async ({ target }) =>
     target.textContent = "Copied";
     setTimeout(() => (target.textContent = "Copy"), 1500);
   } catch {
-    getSelection().selectAllChildren(text); // not allowed: one key press is left to the reader
+    getSelection().selectAllChildren(text); // no permission: select it, so that one key press copies it
   }
 });
 
@@ -218,5 +218,5 @@ addEventListener("afterprint", () => {
 });
 
 form.hidden = false;
-form.reset(); // a browser may remember what was chosen before
+form.reset(); // browsers may restore earlier choices
 draw();

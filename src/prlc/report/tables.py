@@ -1,4 +1,4 @@
-"""What a comparison says of each run, as rows, as a table, and for the terminal."""
+"""Tables of results: a row per run or per curve, for programs and for the terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from prlc.report.series import Series
-from prlc.training import Result
+from prlc.runs.training import Result
 from prlc.units import format_bytes, format_seconds
 
-#: What a comparison says of each method, in this order.
+#: The columns of a comparison, in this order.
 COLUMNS = (
     "method",
     "train_loss",
@@ -29,9 +29,7 @@ COLUMNS = (
     "seed",
 )
 
-_NAMES = ("method", "seed")  # not figures
-
-#: What tables for people show, and under which heading.
+#: The columns that people see, with their headings.
 HEADINGS = {
     "method": "method",
     "train_loss": "train\nloss",
@@ -42,6 +40,20 @@ HEADINGS = {
     "bytes_down": "bytes\ndown",
     "simulated_seconds": "simulated\ntime",
 }
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "train_loss": "{:.4f}".format,
+    "test_accuracy": "{:.1%}".format,
+    "pulls_per_worker": lambda pulls: f"{pulls:,.0f}" if pulls >= 100 else f"{pulls:.1f}",
+    "pull_fraction": "{:.3f}".format,
+    "bytes_up": format_bytes,
+    "bytes_down": format_bytes,
+    "simulated_seconds": format_seconds,
+    "steps": "{:,.0f}".format,
+}
+
+
+# ---- for programs --------------------------------------------------------------------------------
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -55,11 +67,11 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def series_rows(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """One object per curve: its label, the means over its seeds, and which seeds they are."""
+    """One object per curve: its label, the means over its seeds, and the seeds."""
     return [
         {
             "method": each.label,
-            **{name: _mean(each.figures(name)) for name in COLUMNS if name not in _NAMES},
+            **{name: _mean(each.finals(name)) for name in COLUMNS if name in _FORMATS},
             "seeds": [run.seed for run in each.runs],
             "finished": each.finished,
         }
@@ -68,9 +80,9 @@ def series_rows(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def best_of(content: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The best of every column, if there is one, among finished runs: others are cheap by chance.
+    """The best value of each column, or None if all are alike.
 
-    Where all are alike, none is the best.
+    Unfinished runs do not compete: they spent less only because they stopped early.
     """
     best: dict[str, float | None] = {}
     for name in HEADINGS:
@@ -83,38 +95,6 @@ def best_of(content: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     return best
 
 
-def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
-    """A row per run for the terminal; the best of a column is bold."""
-    return _rich(rows(results), title)
-
-
-def rich_series_table(series: Sequence[Series], title: str | None = None) -> Table:
-    """A row per curve for the terminal, with means over seeds; the best of a column is bold."""
-    shown = _rich(series_rows(series), title)
-    shown.columns[0].no_wrap = False  # labels that tell runs apart can be long
-    return shown
-
-
-def _rich(content: Sequence[Mapping[str, Any]], title: str | None) -> Table:
-    title = escape(title) if title else None
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for name, heading in HEADINGS.items():
-        shown.add_column(heading, justify="left" if name == "method" else "right", no_wrap=True)
-    best = best_of(content)
-    for row in content:
-        cells = [escape(str(row["method"]))]
-        for name, highest in best.items():
-            text = show_figure(name, row[name])
-            cells.append(f"[bold]{text}[/bold]" if is_best(row[name], highest) else text)
-        shown.add_row(*cells)
-    return shown
-
-
-def show_figure(name: str, value: float | None) -> str:
-    """A figure as a table shows it."""
-    return "–" if value is None else _FORMATS[name](value)
-
-
 def is_best(value: float | None, best: float | None) -> bool:
     return value is not None and best is not None and math.isclose(value, best, rel_tol=1e-9)
 
@@ -123,13 +103,35 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "train_loss": "{:.4f}".format,
-    "test_accuracy": "{:.1%}".format,
-    "pulls_per_worker": lambda pulls: f"{pulls:,.0f}" if pulls >= 100 else f"{pulls:.1f}",
-    "pull_fraction": "{:.3f}".format,
-    "bytes_up": format_bytes,
-    "bytes_down": format_bytes,
-    "simulated_seconds": format_seconds,
-    "steps": "{:,.0f}".format,
-}
+# ---- for people ----------------------------------------------------------------------------------
+
+
+def rich_table(results: Sequence[Result], title: str | None = None) -> Table:
+    """A row per run for the terminal; the best of each column is bold."""
+    return _rich(rows(results), title)
+
+
+def rich_series_table(series: Sequence[Series], title: str | None = None) -> Table:
+    """A row per curve for the terminal, with means over seeds; the best of each column is bold."""
+    return _rich(series_rows(series), title)
+
+
+def _rich(content: Sequence[Mapping[str, Any]], title: str | None) -> Table:
+    title = escape(title) if title else None
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for name, heading in HEADINGS.items():
+        label = name == "method"  # which can be long
+        shown.add_column(heading, justify="left" if label else "right", no_wrap=not label)
+    best = best_of(content)
+    for row in content:
+        cells = [escape(str(row["method"]))]
+        for name, highest in best.items():
+            text = format_value(name, row[name])
+            cells.append(f"[bold]{text}[/bold]" if is_best(row[name], highest) else text)
+        shown.add_row(*cells)
+    return shown
+
+
+def format_value(name: str, value: float | None) -> str:
+    """A value of the column `name`; a dash if there is none."""
+    return "–" if value is None else _FORMATS[name](value)

@@ -4,27 +4,34 @@
         processes = bed.start({"server": [...], "w00": [...]}, logs="logs")
         processes.wait()
 
-It needs root on Linux with `ip` and `tc`; `survey()` says what is missing. Inside the `with` there
-are namespaces called prlc-NAME-..., and after it none. What a killed process leaves behind,
-`clean()` removes.
+It needs root on Linux with `ip` and `tc`; `check_machine()` says what is missing. Inside the `with`
+block there are namespaces called prlc-NAME-..., and afterwards none. `clean()` removes what a
+killed process left behind.
+
+topology.py  which nodes there are, their names, addresses and limits
+wiring.py    what `ip` and `tc` are told to create them
+machine.py   running these commands, and what the machine needs for it
+cleanup.py   who owns which testbed, removing it, signals
+testbed.py   the context manager, and processes on the nodes
+torchrun.py  one program on all nodes, joined by torchrun
+timing.py    how long methods take, beside the network clock's prediction
 """
 
 from prlc.testbed import torchrun
-from prlc.testbed.check import survey
-from prlc.testbed.launch import Processes, Started
-from prlc.testbed.network import Testbed
-from prlc.testbed.removal import Cleaned, clean
+from prlc.testbed.cleanup import Cleaned, clean
+from prlc.testbed.machine import check_machine
+from prlc.testbed.testbed import NodeProcess, Processes, Testbed
 from prlc.testbed.topology import INTERFACE, Node, Topology
 
 __all__ = [
     "INTERFACE",
     "Cleaned",
     "Node",
+    "NodeProcess",
     "Processes",
-    "Started",
     "Testbed",
     "Topology",
+    "check_machine",
     "clean",
-    "survey",
     "torchrun",
 ]

@@ -1,13 +1,13 @@
-"""Which nodes a testbed has, what they are called and how fast they are joined: pure data.
+"""The nodes of a testbed, their names and addresses, and the limits of their links: pure data.
 
     server ─┐
     w00 ────┤
-    w01 ────┼─ bridge (in a namespace of its own, where all limits are)
+    w01 ────┼─ bridge (in its own namespace, with all limits)
     ...     │
     wNN ────┘
 
-Addresses are written with three digits in each changing part, so that they sort as text in the
-order of ranks: torchrun numbers its nodes in the order of their addresses as text.
+The changing parts of an address always have three digits. So addresses sort as text in the order of
+ranks, which is how torchrun numbers its nodes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from prlc.errors import ConfigError
 from prlc.units import format_bandwidth, format_seconds
 
 PREFIX = "prlc"
-INTERFACE = "net0"  # of every node, towards the bridge
-NETWORK = "10.85.0.0/16"  # of all nodes; a namespace's addresses meet nobody else's
-HEADERS = 14 + 20 + 32  # of one frame: Ethernet, IPv4, TCP with timestamps
+INTERFACE = "net0"  # of every node, to the bridge
+NETWORK = "10.85.0.0/16"  # of all nodes; no address is visible outside the namespaces
+HEADERS = 14 + 20 + 32  # bytes of a frame: Ethernet, IPv4, TCP with timestamps
 
 _SLOW_SHARE = 500e3  # bytes/s
 _MOST_WORKERS = 500  # a bridge has at most 1,023 ports
@@ -48,10 +48,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Topology:
-    """A server and its workers. Bandwidth in payload bytes/s, latency in seconds, one way.
+    """A server and its workers, and the limits of the server's link.
 
-    With `half_duplex` the bandwidth is one budget for both directions; otherwise each has it.
-    `loss` is the share of packets that get lost, in either direction.
+    `bandwidth` is payload bytes/s in each direction or, with `half_duplex`, in both together;
+    `latency` is one way, in seconds; `loss` is the fraction of packets lost in either direction.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Topology:
                 )
 
     def describe(self) -> str:
-        """For a title."""
+        """A short description, for titles."""
         shared = "for both directions" if self.half_duplex else "each way"
         latency = f", {format_seconds(self.latency)} latency" if self.latency else ""
         loss = f", {self.loss:.2%} loss" if self.loss else ""
@@ -79,10 +79,10 @@ class Topology:
 
     @property
     def mtu(self) -> int:
-        """Long packets have few headers (0.7%) and cost little time to handle.
+        """Bytes of a packet's content.
 
-        Where a worker's share is slow they are too long: while others have their turn, TCP would
-        take them for lost.
+        Long packets have small headers (0.7%) and take little time to handle. But where a worker's
+        share is slow, TCP would take them for lost while others have their turn.
         """
         return 9000 if self.bandwidth / self.workers >= _SLOW_SHARE else 1500
 
@@ -112,7 +112,7 @@ def address(rank: int) -> str:
 
 
 def owner_of(namespace: str) -> str | None:
-    """The name of the testbed that a namespace would belong to, going by what it is called."""
+    """The name of the testbed that a namespace belongs to, judging by its name; None if to none."""
     match = re.fullmatch(rf"{PREFIX}-({_NAME.pattern})-(?:bridge|server|w\d{{2,3}})", namespace)
     return match[1] if match else None
 
@@ -136,5 +136,5 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "half_duplex": ("true or false", lambda v: isinstance(v, bool)),
     "latency": ("a number of seconds from 0 to 10", lambda v: _number(v) and 0 <= v <= 10),
-    "loss": ("a fraction from 0 up to, but not, 1", lambda v: _number(v) and 0 <= v < 1),
+    "loss": ("a fraction of at least 0 and less than 1", lambda v: _number(v) and 0 <= v < 1),
 }

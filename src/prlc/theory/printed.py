@@ -1,7 +1,7 @@
-"""Formulas exactly as the paper prints them, where that differs from what its proofs give.
+"""Formulas exactly as the paper prints them, where they differ from what its proofs give.
 
-They are here to be compared with, not to be used: docs/theory.md says what is wrong with each, and
-tests/theory/test_errata.py shows it. Those that are 0/0 at r = 1 return nan there.
+For comparison only: docs/theory.md says what is wrong with each, and tests/theory/test_errata.py
+shows it. Formulas that are 0/0 at r = 1 return nan there.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._inputs import Array, Number, count_array, positive_array, pull_ratio_array, result
-from .constants import Constants
+from .quantities import (
+    Array,
+    Constants,
+    Number,
+    c_r,
+    count_array,
+    positive_array,
+    pull_ratio_array,
+    result,
+)
 
 
 def age_distribution(pull_ratio: float, iteration: int) -> Array:
@@ -21,37 +29,33 @@ def age_distribution(pull_ratio: float, iteration: int) -> Array:
 
 
 def lemma1_bound(gradients: ArrayLike, variance: ArrayLike) -> Number:
-    """Lemma 1 as stated: 2 P sigma^2 + 2 sum_i |grad F(w_i)|^2; gradients are (P, d).
+    """Lemma 1 as stated: 2 P sigma^2 + 2 sum_i |grad F(w_i)|^2; gradients have shape (P, d).
 
-    The proof ends with the norm of the sum instead. False as stated from P = 3 on.
+    False from P = 3 on; the proof ends with the norm of the sum instead.
     """
     g = np.asarray(gradients, dtype=np.float64)
     return result(2 * len(g) * np.asarray(variance) + 2 * (g**2).sum())
 
 
 def theorem1_step_limit(pull_ratio: ArrayLike, smoothness: ArrayLike = 1.0) -> Number:
-    """The root of B = 0 in Theorem 1, not simplified. Right, but 0/0 at r = 1."""
+    """The root of B = 0 in Theorem 1, not simplified. Correct, but 0/0 at r = 1."""
     r = pull_ratio_array(pull_ratio)
     L = positive_array("smoothness", smoothness)
-    c_r = (1 - r) * (2 - r)
-    root = -2 * L * r**2 + np.sqrt(4 * L**2 * r**4 + 32 * L**2 * r**2 * c_r)
-    return _ratio(root, 16 * L**2 * c_r)
+    return _ratio(_theorem1_root(r, L), 16 * L**2 * c_r(r))
 
 
 def theorem2_min_iterations(
     pull_ratio: ArrayLike, num_workers: ArrayLike, constants: Constants
 ) -> Number:
-    """The condition on T of Theorem 2, not simplified. Right, but 0/0 at r = 1."""
+    """The condition on T of Theorem 2, not simplified. Correct, but 0/0 at r = 1."""
     r = pull_ratio_array(pull_ratio)
     P = count_array("num_workers", num_workers)
     L, variance, gap = constants.smoothness, constants.variance, constants.initial_gap
-    c_r = (1 - r) * (2 - r)
-    root = -2 * L * r**2 + np.sqrt(4 * L**2 * r**4 + 32 * L**2 * r**2 * c_r)
-    return _ratio(256 * gap * L**3 * c_r**2 * P, variance * root**2)
+    return _ratio(256 * gap * L**3 * c_r(r) ** 2 * P, variance * _theorem1_root(r, L) ** 2)
 
 
 def theorem3_step_limit(pull_ratio: ArrayLike, smoothness: ArrayLike = 1.0) -> Number:
-    """The step size of Theorem 3. It is not a root of H, nor of the dimension 1/L."""
+    """The step size of Theorem 3: not a root of H, nor of the dimension 1/L."""
     r = pull_ratio_array(pull_ratio)
     L = positive_array("smoothness", smoothness)
     return _ratio(-4 * L + np.sqrt(16 * L**2 + 32 * L * (1 - r)), 16 * L * (1 - r))
@@ -78,13 +82,12 @@ def theorem3_noise(
 def theorem5_step_limit(
     pull_ratio: ArrayLike, num_workers: ArrayLike, smoothness: ArrayLike = 1.0
 ) -> Number:
-    """The step size of Theorem 5. It grows without bound as r -> 1."""
+    """The step size of Theorem 5: grows without bound as r -> 1."""
     r = pull_ratio_array(pull_ratio)
     P = count_array("num_workers", num_workers)
     L = positive_array("smoothness", smoothness)
-    c_r = (1 - r) * (2 - r)
     with np.errstate(divide="ignore"):
-        limit = (-(r**2) + 2 * r * np.sqrt(r**2 + 16 * P * c_r)) / (8 * P * L * c_r)
+        limit = (-(r**2) + 2 * r * np.sqrt(r**2 + 16 * P * c_r(r))) / (8 * P * L * c_r(r))
     return result(limit)
 
 
@@ -99,18 +102,17 @@ def theorem5_h(
     r = pull_ratio_array(pull_ratio)
     P = count_array("num_workers", num_workers)
     L = positive_array("smoothness", smoothness)
-    c_r = (1 - r) * (2 - r)
-    return result((2 * L * eta**2 - eta) / (2 * P**2) + 4 * eta**3 * L**2 * c_r / (P * r**2))
+    return result((2 * L * eta**2 - eta) / (2 * P**2) + 4 * eta**3 * L**2 * c_r(r) / (P * r**2))
 
 
 def theorem5_h_root(
     pull_ratio: ArrayLike, num_workers: ArrayLike, smoothness: ArrayLike = 1.0
 ) -> Number:
-    """Where the printed H really is 0: r / (L (r + sqrt(r^2 + 8 P c_r)))."""
+    """The true root of the printed H: r / (L (r + sqrt(r^2 + 8 P c_r)))."""
     r = pull_ratio_array(pull_ratio)
     P = count_array("num_workers", num_workers)
     L = positive_array("smoothness", smoothness)
-    return result(r / (L * (r + np.sqrt(r**2 + 8 * P * (1 - r) * (2 - r)))))
+    return result(r / (L * (r + np.sqrt(r**2 + 8 * P * c_r(r)))))
 
 
 def theorem5_d(
@@ -135,9 +137,13 @@ def _theorem5_d(
     eta = positive_array("step_size", step_size)
     r = pull_ratio_array(pull_ratio)
     L, G, variance = constants.smoothness, constants.G, constants.variance
-    c_r = (1 - r) * (2 - r)
-    drift = 2 * eta**2 * L**2 * c_r * (eta * weight * G**2 + 2 * variance)
+    drift = 2 * eta**2 * L**2 * c_r(r) * (eta * weight * G**2 + 2 * variance)
     return result((drift + 2 * eta**2 * variance * r**2) / (P * r**2))
+
+
+def _theorem1_root(r: Array, L: float | Array) -> Array:
+    root: Array = -2 * L * r**2 + np.sqrt(4 * L**2 * r**4 + 32 * L**2 * r**2 * c_r(r))
+    return root
 
 
 def _ratio(top: Array, bottom: Array) -> Number:

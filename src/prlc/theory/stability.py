@@ -1,12 +1,12 @@
-"""What PR and PRLC do on a quadratic, exactly: no inequality, only second moments.
+"""The exact behaviour of PR and PRLC on a quadratic, from second moments.
 
 One coordinate with curvature h, the same objective on every worker, gradient noise of variance
 sigma^2 on that coordinate. With w the global model, e_i = w_i - w and a = eta h, the four moments
 
     X = E w^2      C = E w e_i      U = E e_i^2      W = E e_i e_j
 
-obey a linear recursion, m <- M m + sigma^2 eta^2 b. So the mean squared gradient h^2 X at every
-step, the noise floor, and the largest stable step size are known without a simulation.
+obey a linear recursion, m <- M m + sigma^2 eta^2 b. It gives the mean squared gradient h^2 X at
+every step, the noise floor and the largest stable step size, without a simulation or a bound.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import ArrayLike
 
 from prlc.errors import ConfigError
 
-from ._inputs import Array, Number, count_array, positive_array, pull_ratio_array, result
+from .quantities import Array, Number, count_array, positive_array, pull_ratio_array, result
 
-Method: TypeAlias = Literal["prlc", "pr"]
+PullMethod: TypeAlias = Literal["prlc", "pr"]
 
 _X, _C, _U, _W = range(4)
 
 
 def prlc_stability_limit(curvature: ArrayLike = 1.0) -> Number:
-    """PRLC is mean-square stable below 2/h, like SGD, whatever the pull ratio and the workers."""
+    """PRLC is mean-square stable below 2/h, like SGD, for any pull ratio and number of workers."""
     return result(2 / positive_array("curvature", curvature))
 
 
@@ -39,8 +39,8 @@ def pr_stability_limit(
 ) -> Number:
     """PR is mean-square stable below 2 r P (2-r) / (h (r^2 P + 4 (1-r))).
 
-    About r P / h for small r. With one coin for all workers it is that of a single worker,
-    2 r / (h (2-r)).
+    About r P / h for small r. If all workers share one coin, the limit is the one for a single
+    worker, 2 r / (h (2-r)).
     """
     r = pull_ratio_array(pull_ratio)
     P = count_array("num_workers", num_workers)
@@ -53,7 +53,7 @@ def pr_stability_limit(
 def prlc_noise_penalty(
     step_size: ArrayLike, pull_ratio: ArrayLike, curvature: ArrayLike = 1.0
 ) -> Number:
-    """Noise floor of PRLC over that of SGD for many workers and a small eta h.
+    """Ratio of PRLC's noise floor to SGD's, for many workers and small eta h.
 
     1 + 1/((1+x)(2+x)) with x = r/(eta h): at most 1.5, however rarely the workers pull.
     """
@@ -64,16 +64,16 @@ def prlc_noise_penalty(
 
 
 def moment_matrix(
-    method: Method,
+    method: PullMethod,
     scaled_step: ArrayLike,
     pull_ratio: ArrayLike,
     num_workers: ArrayLike,
     *,
     shared_coin: bool = False,
 ) -> Array:
-    """M of the recursion of (X, C, U, W), shape (..., 4, 4); `scaled_step` is a = eta h.
+    """M in the recursion of (X, C, U, W), shape (..., 4, 4).
 
-    A negative a stands for a negative curvature.
+    `scaled_step` is a = eta h, negative for a negative curvature.
     """
     _check_method(method)
     a, q, q2, P = _arguments(scaled_step, pull_ratio, num_workers, shared_coin)
@@ -97,13 +97,13 @@ def moment_matrix(
 
 
 def moment_source(
-    method: Method,
+    method: PullMethod,
     pull_ratio: ArrayLike,
     num_workers: ArrayLike,
     *,
     shared_coin: bool = False,
 ) -> Array:
-    """b of the recursion, shape (..., 4): what noise adds in a step, per sigma^2 eta^2."""
+    """b in the recursion, shape (..., 4): what noise adds in one step, per sigma^2 eta^2."""
     _check_method(method)
     _, q, q2, P = _arguments(0.0, pull_ratio, num_workers, shared_coin)
     one = np.ones_like(P)
@@ -115,7 +115,7 @@ def moment_source(
 
 
 def moment_path(
-    method: Method,
+    method: PullMethod,
     scaled_step: ArrayLike,
     pull_ratio: ArrayLike,
     num_workers: ArrayLike,
@@ -140,27 +140,27 @@ def moment_path(
 
 
 def spectral_radius(
-    method: Method,
+    method: PullMethod,
     scaled_step: ArrayLike,
     pull_ratio: ArrayLike,
     num_workers: ArrayLike,
     *,
     shared_coin: bool = False,
 ) -> Number:
-    """The factor by which the second moments grow in a step, in the long run."""
+    """The factor by which the second moments grow per step in the long run."""
     m = moment_matrix(method, scaled_step, pull_ratio, num_workers, shared_coin=shared_coin)
     return result(np.abs(np.linalg.eigvals(m)).max(axis=-1))
 
 
 def noise_floor(
-    method: Method,
+    method: PullMethod,
     scaled_step: ArrayLike,
     pull_ratio: ArrayLike,
     num_workers: ArrayLike,
     *,
     shared_coin: bool = False,
 ) -> Number:
-    """X after long, per sigma^2 eta^2; inf where the method is not stable."""
+    """X in the long run, per sigma^2 eta^2; inf where the method is unstable."""
     m = moment_matrix(method, scaled_step, pull_ratio, num_workers, shared_coin=shared_coin)
     b = moment_source(method, pull_ratio, num_workers, shared_coin=shared_coin)
     stable = np.abs(np.linalg.eigvals(m)).max(axis=-1) < 1

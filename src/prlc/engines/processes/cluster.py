@@ -1,0 +1,144 @@
+"""How processes are arranged, and the settings on which all of them agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prlc.engines.roles.scheduled import RoleSettings
+from prlc.errors import ConfigError
+from prlc.methods import Method, Scheduled
+from prlc.optim.optimizers import RuleSettings
+from prlc.text import file_digest
+
+LAYOUTS = ("server", "sharded")
+ON_BAD_UPDATE = ("stop", "skip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """How a job runs in real processes."""
+
+    layout: str = "server"
+    window: int = 4
+    """How many pushes of a worker may be in flight; it keeps a buffer for each."""
+    peer_timeout: float = 600.0
+    """Seconds of silence after which a process counts as hung."""
+    on_bad_update: str = "stop"
+    """What to do with an update that is not finite or misshapen: stop, or skip it."""
+    record_timeline: bool = False
+    emulate_compute: bool = False
+    """Slow every step down to the simulated network's compute time."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("layout", self.layout, LAYOUTS),
+            ("answer to a bad update", self.on_bad_update, ON_BAD_UPDATE),
+        ):
+            if value not in known:
+                raise ConfigError(f"There is no {name} {value!r}. Choose: {', '.join(known)}.")
+        if type(self.window) is not int or self.window < 1:
+            raise ConfigError(
+                f"The window must be a whole number of pushes, 1 or more, but is {self.window!r}."
+            )
+        if not 0 < self.peer_timeout < math.inf:
+            raise ConfigError(
+                "The time after which a process counts as hung must be a positive number of "
+                f"seconds but is {self.peer_timeout!r}."
+            )
+
+    def as_json(self) -> dict[str, str]:
+        """The settings that decide the result."""
+        return {"layout": self.layout, "on_bad_update": self.on_bad_update}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which ranks compute and which hold the global model.
+
+    server    rank 0 holds all of it, the other ranks are workers
+    sharded   every rank is a worker and holds one shard
+    """
+
+    name: str
+    num_ranks: int
+
+    def __post_init__(self) -> None:
+        least = 2 if self.name == "server" else 1
+        if self.num_ranks < least:
+            raise ConfigError(
+                "The server layout needs at least two processes, a server and a worker, but there "
+                "is one. Start more: torchrun --nproc-per-node 5 ..."
+            )
+
+    @property
+    def servers(self) -> list[int]:
+        """The rank that holds each shard of the global model."""
+        return [0] if self.name == "server" else list(range(self.num_ranks))
+
+    @property
+    def workers(self) -> list[int]:
+        """The rank of each worker."""
+        return list(range(1 if self.name == "server" else 0, self.num_ranks))
+
+    def names(self) -> list[str]:
+        """What error messages call each rank."""
+        first = self.workers[0]
+        names = [f"rank {rank} (worker {rank - first})" for rank in range(self.num_ranks)]
+        if self.name == "server":
+            names[0] = "rank 0 (the server)"
+        return names
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run, the same on all ranks."""
+
+    method: Method
+    num_workers: int
+    seed: int = 0
+    steps: int | None = None
+    """How many steps; None: until the workers say goodbye."""
+    window: int = Cluster.window
+    on_bad_update: str = Cluster.on_bad_update
+    lr: Callable[[int], float] | None = None
+    """The learning rate of a step; None: the last one that a worker sent."""
+    save_every: int = 0
+    """Steps between checkpoints; 0: none."""
+    weights: Sequence[float] | None = None
+    """How much each worker counts, if the method weighs them by samples."""
+    rule: RuleSettings = field(default_factory=RuleSettings)
+    """What the server does with a mean update."""
+    collect_every: int = 0
+    """Steps between collections of the whole global model on rank 0; 0: never."""
+
+    def role(self) -> RoleSettings:
+        """The settings of a scheduled method's roles."""
+        assert isinstance(self.method, Scheduled)
+        return RoleSettings(
+            self.method, self.num_workers, self.seed, self.steps, self.weights, self.rule
+        )
+
+    def saves(self, done: int) -> bool:
+        """Whether a checkpoint is made after `done` steps; never at the end of a run."""
+        if not self.save_every or done == self.steps:
+            return False
+        if self.steps is not None or not isinstance(self.method, Scheduled):
+            return done % self.save_every == 0
+        # Only a push tells the server whether the workers go on, so wait for the next one.
+        period = self.method.every
+        return done % period == 0 and done // self.save_every > (done - period) // self.save_every
+
+    def collects(self, done: int) -> bool:
+        """Whether rank 0 collects the whole global model after `done` steps."""
+        return bool(self.collect_every) and (done % self.collect_every == 0 or done == self.steps)
+
+    def describe(self) -> str:
+        """What must be the same on all ranks, for error messages."""
+        digest = file_digest(type(self.method))
+        method = str(self.method) + (f" (file {digest})" if digest else "")
+        names = ("seed", "steps", "on_bad_update", "save_every", "collect_every")
+        settings = {"method": method} | {name: getattr(self, name) for name in names}
+        settings["optimizer at"] = "server" if self.rule.takes_gradients else "workers"
+        return ", ".join(f"{name} {value}" for name, value in settings.items())

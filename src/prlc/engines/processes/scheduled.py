@@ -1,0 +1,239 @@
+"""Scheduled methods over torch.distributed: receives are posted early and awaited late."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prlc.engines.base import StepReport
+from prlc.engines.processes.server import Server, mean_loss
+from prlc.engines.processes.wire import Pending, Tag
+from prlc.engines.processes.worker import Worker
+from prlc.engines.roles.notes import NO_MORE, Kind
+from prlc.engines.roles.packing import Vector
+from prlc.engines.roles.scheduled import PushBuffer, push_like
+from prlc.engines.roles.scheduled_server import ScheduledServerRole
+from prlc.engines.roles.scheduled_worker import ScheduledWorkerRole
+from prlc.errors import ConfigError
+
+_NUM_HINTS = 2
+
+
+class ScheduledServer(Server):
+    """Adds pushes in the order of the workers, so the order of arrival does not change a bit.
+
+    Meanwhile the next pushes keep arriving, up to `depth` per worker; further ones wait in their
+    worker. Without a delay the model is sent in place, so the server waits until it has been sent
+    before it changes it; with a delay snapshots are sent.
+    """
+
+    depth = 2
+    role: ScheduledServerRole
+    _ending = False  # the workers push what is left of a round, and send no more states
+
+    def _make_role(self, values: Vector) -> ScheduledServerRole:
+        settings = self.settings.role()
+        return ScheduledServerRole(values, self._packing, self._number, settings)
+
+    def _push_like(self) -> Vector:
+        return push_like(self._packing, self.role.settings, self._number)
+
+    def begin(self, step: int) -> None:
+        self._expected = np.full(self.settings.num_workers, step - 1)  # up to this step, by worker
+        for worker in range(self.settings.num_workers):
+            self._expect(worker)
+
+    def step(self, step: int) -> StepReport | None:
+        role, turn = self.role, self.role.timetable[step]
+        pushes, loss = np.zeros(self.settings.num_workers, bool), math.nan
+        if turn.is_push:
+            losses = self._gather(step)
+            if losses is None:
+                return None
+            loss = mean_loss(losses)
+            pushes[list(self._taken)] = True
+            self._send(step)
+            for worker in role.expects(step):
+                self._expect(worker)
+        if self.settings.saves(step + 1) and not self._ending:
+            self._on_save()
+        return StepReport(loss, turn.computes, pushes, turn.pulls)
+
+    def _expect(self, worker: int) -> None:
+        """Expect the worker's next pushes, as far as there is room."""
+        while self._inbox.has_room(worker):
+            next_push = self.role.next_push(worker, int(self._expected[worker]))
+            if next_push is None:
+                return
+            self._expected[worker] = next_push
+            self._inbox.expect(worker)
+
+    def _gather(self, step: int) -> list[float] | None:
+        """Receive the step's pushes and apply their mean; None if all said goodbye instead."""
+        role, what = self.role, f"its update of step {step}"
+        self._taken: list[int] = []
+        losses, gone = [], []
+        expected = role.expects(step)
+        for worker in expected:
+            note = self._inbox.note(worker, what)
+            if note.kind is Kind.BYE:
+                gone.append((worker, note.step))
+                continue
+            losses.append(note.loss)
+            self._lr, self._ending = note.lr, note.save == NO_MORE
+            if self._accepts(note, worker):
+                role.take(worker, self._inbox.update(worker, what))
+                self._taken.append(worker)
+        if len(gone) == len(expected):
+            return None
+        if gone:
+            raise ConfigError(
+                f"Worker {gone[0][0]} stopped after {gone[0][1]} steps while others go on. With "
+                f"{self.settings.method.label} all must take as many steps: give each as many "
+                "batches."
+            )
+        bad = role.bad_messages(step)
+        for worker in bad:
+            self._refuse(Kind.INFINITE, worker, step)
+        if bad:
+            role.leave_out(bad, step)
+        if role.lends:
+            self._outbox.flush_all()  # nobody is still being sent the model that changes now
+        role.finish(step, self.settings.lr(step) if self.settings.lr else self._lr)
+        return losses
+
+    def _send(self, step: int) -> None:
+        hints = self.role.hints(step)
+        for worker, message in self.role.pulls(step).items():
+            if not self.role.lends:
+                self._outbox.flush(worker)
+            self._outbox.model(worker, message)
+            if hints is not None:
+                self._outbox.hints(worker, hints)
+
+
+class ScheduledWorker(Worker):
+    """Pushes when the role says so, and waits only for a model that it needs now."""
+
+    role: ScheduledWorkerRole
+
+    def _make_role(self) -> ScheduledWorkerRole:
+        settings = self.settings.role()
+        self._coming: list[Pending] = []
+        self._arriving: list[Vector] = []
+        self._hints: list[Tensor] = []
+        return ScheduledWorkerRole(self.local, self._packing, self.number, settings)
+
+    def _new_buffer(self) -> PushBuffer:
+        return self.role.new_buffer()
+
+    @property
+    def _window(self) -> int:
+        method = self.role.settings.method
+        return max(self.settings.window, -(-method.delay // method.every))
+
+    def begin(self) -> bool:
+        return self._sit_out()
+
+    def _step(self, step: int, loss: float | None) -> bool:
+        role, lr = self.role, self.local.lr
+        pushes = role.pushes(step)
+        buffer = self._room(step) if pushes else None
+        role.prepare()
+        update = role.target(buffer)
+        kind = self._compute(update, step, loss)
+        role.take(update)
+        if buffer is not None:
+            self._push_unsent(step, kind, buffer)
+        if not role.is_replaced(step):  # two passes over the model saved
+            role.move(update, lr)
+        self._exchange(step)
+        self._stepped()
+        return self._sit_out()
+
+    def _push_unsent(self, step: int, kind: Kind, buffer: PushBuffer) -> None:
+        """Push the unsent updates, if any of them is usable."""
+        if self._bad < self._num_updates:
+            self.role.write_push(step, buffer)
+            kind = Kind.UPDATE
+        else:
+            self.role.drop()
+        self._push(buffer, step, kind)
+
+    def _exchange(self, step: int) -> None:
+        """Use the pull that is due, then begin the next one."""
+        late = self.role.settings.method.delay > 0
+        if late and self.role.uses_pull(step):
+            self._use(step)
+        if not self.role.begins_pull(step):
+            return
+        self._arriving = self.role.begin_pull(step)
+        receive, servers = self._wire.receive, self._servers
+        self._coming = [
+            receive(message, server, Tag.PULL)
+            for message, server in zip(self._arriving, servers, strict=True)
+        ]
+        self._hints = []
+        if self.role.settings.method.meanwhile.needs_hints:
+            self._hints = [torch.zeros(_NUM_HINTS, dtype=torch.float64) for _ in servers]
+            self._coming += [
+                receive([hint], server, Tag.HINTS)
+                for hint, server in zip(self._hints, servers, strict=True)
+            ]
+        if not late:
+            self._use(step)
+
+    def _use(self, step: int) -> None:
+        with self.recorder.waiting(step, "pull"):
+            self._await_pull(step)
+            self._flush_notes()  # a server that sent a model has read all earlier notes
+        hints = torch.stack(self._hints).sum(0) if self._hints else None
+        self.role.use(self._arriving, hints, self.local.lr)
+        self._arriving = []
+
+    def _await_pull(self, step: int) -> None:
+        for each in self._coming:
+            each.wait(f"the model of step {step}", self._timeout)
+        self._coming = []
+
+    def _sit_out(self) -> bool:
+        """Skip the rounds in which this worker is not sampled; False when the run is over."""
+        steps = self.settings.steps
+        while (steps is None or self.next_step < steps) and not self.role.computes(self.next_step):
+            self._exchange(self.next_step)
+            self._stepped()
+        return steps is None or self.next_step < steps
+
+    def finish(self, says_goodbye: bool) -> None:
+        """Push what is left of a round, then finish as all workers do."""
+        if says_goodbye and self.role.num_unsent:
+            self._saves = NO_MORE
+            step = self.role.round_end(self.next_step - 1)
+            self._push_unsent(step, Kind.NOTHING, self._room(step))
+            if self.role.begins_pull(step):
+                self._exchange(step)
+        self._await_pull(self.next_step)
+        super().finish(says_goodbye)
+
+    def state(self) -> dict[str, Any]:
+        """Waits for a pull under way, since a restarted server could not send it again."""
+        self._await_pull(self.next_step)
+        return super().state() | {
+            "role": self.role.state(),
+            "arriving": self._arriving,
+            "hints": self._hints,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.role.load_state(state["role"])
+        self._hints = state["hints"]
+        if state["arriving"]:
+            self._arriving = self.role.pull_like()
+            for into, saved in zip(self._arriving, state["arriving"], strict=True):
+                for tensor, value in zip(into, saved, strict=True):
+                    tensor.copy_(value)

@@ -1,0 +1,80 @@
+"""What a server does with a mean update: add it, or take an optimizer's step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prlc.engines.roles.packing import Vector
+from prlc.errors import ConfigError
+from prlc.optim.optimizers import RuleSettings, make, needs_whole_tensors, set_lr
+
+
+@dataclass
+class Shard:
+    """The part of the global model that one server holds."""
+
+    values: Vector
+    num_parameters: list[int]
+    """How many elements of each tensor are parameters; buffers follow."""
+
+    def split(self, vector: Vector) -> tuple[Vector, Vector]:
+        """The parameters and the buffers of a vector like `values`, as views."""
+        pairs = list(zip(vector, self.num_parameters, strict=True))
+        return [flat[:n] for flat, n in pairs], [flat[n:] for flat, n in pairs]
+
+
+class ServerRule:
+    """Applies mean updates to a shard."""
+
+    def __init__(self, shard: Shard, settings: RuleSettings) -> None:
+        self.shard, self._takes_gradients = shard, settings.takes_gradients
+        self._optimizer = None
+        if settings.optimizer is not None:
+            parameters, _ = shard.split(shard.values)
+            self._optimizer = make(settings.optimizer, [p.requires_grad_() for p in parameters])
+            if needs_whole_tensors(self._optimizer):
+                raise ConfigError(
+                    f"The server optimizer {type(self._optimizer).__name__} looks at tensors as a "
+                    "whole, but real processes keep the global model as flat vectors. Choose one "
+                    "that treats every number by itself, such as SGD or Adam."
+                )
+
+    @torch.no_grad()
+    def apply(self, update: Vector, lr: float) -> None:
+        """Add an update, or pass its parameters to the optimizer as minus a gradient."""
+        if self._optimizer is None and not self._takes_gradients:
+            for flat, change in zip(self.shard.values, update, strict=True):
+                flat.add_(change)
+            return
+        changes, of_buffers = self.shard.split(update)
+        parameters, buffers = self.shard.split(self.shard.values)
+        if self._optimizer is None:
+            for parameter, change in zip(parameters, changes, strict=True):
+                parameter.add_(change.mul(lr))
+        else:
+            if self._takes_gradients:
+                set_lr(self._optimizer, lr)
+            leaves: list[Tensor] = self._optimizer.param_groups[0]["params"]
+            for leaf, change in zip(leaves, changes, strict=True):
+                leaf.grad = -change
+            self._optimizer.step()
+        for flat, change in zip(buffers, of_buffers, strict=True):
+            flat.add_(change)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of the shard and of the optimizer's state."""
+        return {
+            "values": [flat.detach().clone() for flat in self.shard.values],
+            "optimizer": self._optimizer.state_dict() if self._optimizer else None,
+        }
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Any]) -> None:
+        for flat, saved in zip(self.shard.values, state["values"], strict=True):
+            flat.copy_(saved)
+        if self._optimizer:
+            self._optimizer.load_state_dict(state["optimizer"])

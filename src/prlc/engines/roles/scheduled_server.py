@@ -1,0 +1,264 @@
+"""The server of a scheduled method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prlc.draws import Purpose
+from prlc.encodings import Draw
+from prlc.engines.roles.packing import Packing, Vector, is_finite
+from prlc.engines.roles.rule import ServerRule, Shard
+from prlc.engines.roles.scheduled import Codec, RoleSettings
+from prlc.errors import DivergedError
+from prlc.methods import Turn
+
+
+class ScheduledServerRole:
+    """Holds one shard of the global model: takes pushes, makes pulls."""
+
+    def __init__(
+        self, values: Vector, packing: Packing, number: int, settings: RoleSettings
+    ) -> None:
+        self.settings, self._packing, self._method = settings, packing, settings.method
+        self.shard = Shard(values, packing.parameters(number))
+        self.rule = ServerRule(self.shard, settings.rule)
+        self.timetable = settings.timetable()
+        self._messages: dict[int, Vector] = {}
+        self._total = [torch.zeros_like(flat) for flat in values]
+        self._number = number
+        self._flat = flat = packing.flat
+        if flat is None:
+            return
+        method, dtype = self._method, flat.dtype
+        self._pieces = pieces = packing.pieces[number]
+        self._up = Codec(method.up, pieces, dtype)
+        self._down = Codec(method.down.encoding, pieces, dtype)
+        self._differs = method.down.what == "difference" and not method.down.plain
+        copies = 0 if not self._differs else 1 if method.shares_known else settings.num_workers
+        parameters = values[: len(pieces)]
+        self._known = [[flat.detach().clone() for flat in parameters] for _ in range(copies)]
+        encodes_mean = method.down.what == "mean"
+        self._residual = [torch.zeros_like(flat) for flat in parameters if encodes_mean]
+        self._mean_message = torch.zeros(0)
+        self._hints: list[Tensor | None] = [None] * len(pieces)
+        self._sizes = settings.sizes(packing)
+        self._log: list[list[Tensor]] = [[] for _ in pieces]  # differences, newest last
+        self._sizes_at = 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether `pulls` returns the model itself, which must not change until it is sent."""
+        return self._flat is None or (self._method.down.plain and self._method.delay == 0)
+
+    def expects(self, step: int) -> list[int]:
+        """The workers whose pushes the step needs, in the order in which to `take` them."""
+        pushers: list[int] = np.flatnonzero(self.timetable[step].pushes).tolist()
+        return pushers
+
+    def next_push(self, worker: int, after: int) -> int | None:
+        """The step of the worker's first push after a step; None if there is none."""
+        method, step = self._method, after + 1
+        last = None if self.settings.steps is None else self.settings.steps - 1
+        while last is None or step <= last:
+            end = step + (method.every - 1 - step % method.every)
+            end = end if last is None else min(end, last)
+            if method.sample == 1.0 or self.timetable[end].pushes[worker]:
+                return end
+            step = end + 1
+        return None
+
+    @torch.no_grad()
+    def take(self, worker: int, message: Vector) -> None:
+        """Add a worker's push; the message must not change until `finish`."""
+        first = not self._messages
+        self._messages[worker] = message
+        self._add(worker, message, first)
+
+    def _add(self, worker: int, message: Vector, first: bool) -> None:
+        weight = self.settings.weight(worker)
+        if not self.settings.encodes:
+            for total, change in zip(self._total, message, strict=True):
+                if first:
+                    torch.mul(change, weight, out=total) if weight != 1.0 else total.copy_(change)
+                else:
+                    total.add_(change, alpha=weight)
+            return
+        if first:
+            torch._foreach_zero_(self._total)
+        for block in range(len(self._pieces)):
+            codes = self._up.decode(self._up.part(message[0], block), block)
+            self._up.add(codes, self._total[block], weight)
+            self._total[len(self._pieces) + block].add_(message[1 + block], alpha=weight)
+
+    def bad_messages(self, step: int) -> list[int]:
+        """The workers whose pushes are not finite; looks only if the sum is not.
+
+        Raises DivergedError if each is finite but the sum overflows.
+        """
+        if not self._messages or is_finite(self._total):
+            return []
+        numbers = {
+            worker: [part for part in message if part.is_floating_point()]
+            for worker, message in self._messages.items()
+        }
+        if self.settings.encodes:
+            for worker, message in self._messages.items():
+                decoded = [torch.zeros_like(flat) for flat in self._total[: len(self._pieces)]]
+                for block, into in enumerate(decoded):
+                    codes = self._up.decode(self._up.part(message[0], block), block)
+                    self._up.add(codes, into)
+                numbers[worker] += decoded
+        bad = [worker for worker, parts in numbers.items() if not is_finite(parts)]
+        if not bad:
+            raise DivergedError(min(self._messages), step, "sum of updates with that")
+        return bad
+
+    @torch.no_grad()
+    def leave_out(self, workers: Sequence[int], step: int) -> None:
+        """Sum up again without some workers."""
+        for worker in workers:
+            del self._messages[worker]
+        for number, (worker, message) in enumerate(self._messages.items()):
+            self._add(worker, message, first=number == 0)
+        if self._messages and not is_finite(self._total):
+            self.bad_messages(step)  # the rest is finite, so this names the overflow
+
+    @torch.no_grad()
+    def finish(self, step: int, lr: float) -> None:
+        """Apply the mean of the pushes taken."""
+        if not self._messages:
+            return
+        weight = sum(self.settings.weight(worker) for worker in self._messages)
+        for flat in self._total:
+            flat.div_(weight)
+        if self._flat is not None:
+            if self._method.meanwhile.needs_hints:
+                self._hint(weight)
+            if self._method.down.what == "mean":
+                self._encode_mean(step)
+        self.rule.apply(self._total, lr)
+        if self._flat is None or self._method.down.what != "gather":
+            self._messages = {}
+
+    def _hint(self, weight: float) -> None:
+        """|mean|^2 and mean |update|^2 over this shard, smoothed over pushes."""
+        for block, mean in enumerate(self._total[: len(self._pieces)]):
+            each = 0.0
+            for worker, message in self._messages.items():
+                values = message[block]
+                if self.settings.encodes:
+                    values = torch.zeros_like(mean)
+                    codes = self._up.decode(self._up.part(message[0], block), block)
+                    self._up.add(codes, values)
+                each += self.settings.weight(worker) * float(values.double().square().sum())
+            of_mean = float(mean.double().square().sum())
+            fresh = torch.tensor([of_mean, each / weight], dtype=torch.float64)
+            self._hints[block] = self._method.meanwhile.hints(self._hints[block], fresh)
+
+    def _encode_mean(self, step: int) -> None:
+        mean, decay = self._total[0], self._method.down.encoding.error_feedback
+        values = mean if decay is None else mean + decay * self._residual[0]
+        draw = Draw(self.settings.seed, Purpose.ENCODE_DOWN, np.array([0]), step)
+        self._mean_message = torch.zeros(self._down.sizes[0], dtype=torch.uint8, device=mean.device)
+        codes = self._down.encode(values, draw, 0, self._mean_message)
+        decoded = torch.zeros_like(mean)
+        self._down.add(codes, decoded)
+        self._residual[0] = values - decoded
+        mean.copy_(decoded)
+
+    @torch.no_grad()
+    def pulls(self, step: int) -> dict[int, Vector]:
+        """The messages to the workers that pull, from the new model.
+
+        Without a delay a plain message is the model itself (`lends`).
+        """
+        turn = self.timetable[step]
+        if self._flat is None:
+            return dict.fromkeys(turn.pulling, self.shard.values)
+        if not turn.pulling:
+            return {}
+        buffers = self.shard.values[len(self._pieces) + turn.block]
+        if self._method.delay > 0:
+            buffers = buffers.clone()
+        contents = self._contents(turn, step)
+        return {worker: [contents[worker], buffers] for worker in turn.pulling}
+
+    def _contents(self, turn: Turn, step: int) -> dict[int, Tensor]:
+        """The parameters of a block, as sent to each worker that pulls."""
+        method, block = self._method, turn.block
+        if self._differs and not method.shares_known:
+            return {i: self._difference(i, i, step, block) for i in turn.pulling}
+        if self._differs:
+            message = self._difference(0, 0, step, block)
+            if self._sizes.replays:
+                return self._caught_up(turn, message, step)
+        elif method.down.what == "mean":
+            message = self._mean_message
+        elif method.down.what == "gather":
+            message = torch.cat([self._up.part(m[0], 0) for m in self._messages.values()])
+            self._messages = {}
+        else:
+            model = self.shard.values[block].detach()
+            message = model.clone() if method.delay > 0 else model
+        return dict.fromkeys(turn.pulling, message)
+
+    def _difference(self, copy: int, worker: int, step: int, block: int) -> Tensor:
+        """Encode the difference to what a worker knows, and add it to that."""
+        known, model = self._known[copy][block], self.shard.values[block].detach()
+        message = torch.zeros(self._down.sizes[block], dtype=torch.uint8, device=model.device)
+        draw = Draw(self.settings.seed, Purpose.ENCODE_DOWN, np.array([worker]), step)
+        self._down.add(self._down.encode(model - known, draw, block, message), known)
+        return message
+
+    def _caught_up(self, turn: Turn, message: Tensor, step: int) -> dict[int, Tensor]:
+        """For each worker all messages that it missed, or the model that they lead to."""
+        catch_up = None
+        for each in range(self._sizes_at, step + 1):
+            earlier = self.timetable[each]
+            catch_up = self._sizes.catch_up(earlier) if earlier.pulling else None
+        self._sizes_at = step + 1
+        assert catch_up is not None
+        log = [*self._log[turn.block], message]
+        known = self._known[0][turn.block].clone()
+        self._log[turn.block] = log[-self._sizes.longest_log(turn.block) :]
+        return {
+            i: known if catch_up.as_model[i] else torch.cat(log[-int(catch_up.missed[i]) :])
+            for i in turn.pulling
+        }
+
+    def hints(self, step: int) -> Tensor | None:
+        """The numbers that accompany this step's pulls; sum them over the shards."""
+        if self._flat is None or not self._method.meanwhile.needs_hints:
+            return None
+        return self._hints[self.timetable[step].block]
+
+    def state(self) -> dict[str, Any]:
+        """This shard's part of a checkpoint, as copies."""
+        kept = self.rule.state()
+        if self._flat is not None:
+            kept |= {
+                "known": [[flat.clone() for flat in each] for each in self._known],
+                "residual": [flat.clone() for flat in self._residual],
+                "hints": self._hints,
+                "log": self._log,
+            }
+        return kept
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.rule.load_state(state)
+        if self._flat is None:
+            return
+        device = self.shard.values[0].device
+        for own, saved in zip(self._known, state["known"], strict=True):
+            for flat, value in zip(own, saved, strict=True):
+                flat.copy_(value)
+        for flat, value in zip(self._residual, state["residual"], strict=True):
+            flat.copy_(value)
+        self._hints = list(state["hints"])
+        self._log = [[each.to(device) for each in log] for log in state["log"]]

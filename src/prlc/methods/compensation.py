@@ -1,0 +1,346 @@
+"""What a worker does between two looks at the global model: its guess of what everybody did.
+
+State is explicit: `init` makes it, functions take it and return it, and none changes its arguments.
+Everything has a leading axis of workers, so P stacked workers and a single real one run the same
+lines. Vectors hold parameters alone (workers, numel); `share` decides what happens to buffers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from prlc import text
+from prlc.errors import ConfigError
+from prlc.methods.settings import check_number
+from prlc.text import is_number
+
+State = dict[str, Tensor]
+"""Tensors by name; the first axis of each is the workers."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a compensation may know of the run."""
+
+    num_workers: int
+    every: int
+    """Steps between two pushes."""
+    interval: float
+    """The mean number of steps between a worker's pulls of the same block."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A worker's own updates over some steps."""
+
+    total: Tensor
+    """Their sum (workers, numel)."""
+    lr: Tensor
+    """The sum of their learning rates (workers,)."""
+    steps: Tensor
+    """Their number (workers,)."""
+
+
+@dataclass(frozen=True)
+class Compensation(ABC):
+    """How a worker moves between pulls. A frozen dataclass of settings."""
+
+    #: Its name on the command line; a user's own needs none.
+    name: ClassVar[str] = ""
+    #: Whether `use` needs the worker's updates between the last two pulled models.
+    needs_window: ClassVar[bool] = False
+    #: Whether the server sends signal and noise along with a pull.
+    needs_hints: ClassVar[bool] = False
+    #: Whether `correct` changes gradients.
+    corrects: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return text.write(self, ",")
+
+    def init(self, start: Tensor, context: Context) -> State:
+        """The state at the first model, `start`."""
+        del start, context
+        return {}
+
+    def correct(self, state: State, gradient: Tensor, own: Tensor) -> Tensor:
+        """The gradient that the optimizer gets. This changes what is pushed."""
+        del state, own
+        return gradient
+
+    @abstractmethod
+    def share(self, state: State) -> Tensor | float:
+        """The share of its own update that a worker applies: one for each worker, or for all."""
+
+    def move(self, state: State, update: Tensor, lr: float) -> Tensor:
+        """What a step adds to the worker's model."""
+        del lr
+        return _times(self.share(state), update)
+
+    def use(
+        self,
+        state: State,
+        arriving: Tensor,
+        since: Window | None,
+        window: Window | None,
+        hints: Tensor | None,
+        context: Context,
+    ) -> tuple[State, Tensor]:
+        """Use a pulled model; returns the new state and the worker's new model.
+
+        since: the worker's updates that `arriving` lacks (None: it has them all).
+        window: its updates between the previous pulled model and this one, if `needs_window`.
+        hints: |mean update|^2 and mean |update|^2 of a push, smoothed, if `needs_hints`.
+        """
+        del window, hints, context
+        return state, self.ahead(state, arriving, since)
+
+    def hints(self, before: Tensor | None, fresh: Tensor) -> Tensor:
+        """What the server sends along: the numbers of a push, given what it sent before.
+
+        Linear, so that the hints of all shards add up.
+        """
+        del before
+        return fresh
+
+    def ahead(self, state: State, arriving: Tensor, since: Window | None) -> Tensor:
+        """The model that arrived, plus the share of the updates that it lacks."""
+        return arriving if since is None else arriving + _times(self.share(state), since.total)
+
+
+def _times(share: Tensor | float, rows: Tensor) -> Tensor:
+    if isinstance(share, Tensor):
+        return rows * share.to(rows.dtype)[:, None]
+    return rows * share
+
+
+@dataclass(frozen=True)
+class Hold(Compensation):
+    """Stand still (PR)."""
+
+    name: ClassVar[str] = "hold"
+
+    def share(self, state: State) -> float:
+        del state
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Own(Compensation):
+    """Take the own update for everybody's (PRLC, Local SGD)."""
+
+    name: ClassVar[str] = "own"
+
+    def share(self, state: State) -> float:
+        del state
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Share(Compensation):
+    """Apply a constant share of the own update."""
+
+    gain: float = 0.5
+
+    name: ClassVar[str] = "share"
+
+    def __post_init__(self) -> None:
+        check_number("The gain of `share`", self.gain)
+
+    def share(self, state: State) -> float:
+        del state
+        return float(self.gain)
+
+
+@dataclass(frozen=True)
+class SignalToNoise(Compensation):
+    """The share of its own update that best predicts everybody's step, learnt at pulls.
+
+    An update is signal plus noise, u_i = s + n_i, S = |s|^2, N = E|n_i|^2. The sum of k own updates
+    predicts the global displacement over k steps best by the factor
+
+        gain(k) = (k S + N/P) / (k S + N)
+
+    S and N follow from the two numbers that the server sends along; k is the mean number of steps
+    between pulls. Until the first pull the gain is 1.
+    """
+
+    smoothing: float = 0.9
+
+    name: ClassVar[str] = "snr"
+    needs_hints: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.smoothing) and 0 <= self.smoothing < 1):
+            raise ConfigError(f"The smoothing must lie in [0, 1) but is {self.smoothing!r}.")
+
+    def init(self, start: Tensor, context: Context) -> State:
+        del context
+        return {"gain": torch.ones(len(start), dtype=torch.float64, device=start.device)}
+
+    def hints(self, before: Tensor | None, fresh: Tensor) -> Tensor:
+        if before is None:
+            return fresh
+        return self.smoothing * before + (1 - self.smoothing) * fresh
+
+    def share(self, state: State) -> Tensor:
+        return state["gain"]
+
+    def use(
+        self,
+        state: State,
+        arriving: Tensor,
+        since: Window | None,
+        window: Window | None,
+        hints: Tensor | None,
+        context: Context,
+    ) -> tuple[State, Tensor]:
+        del window
+        assert hints is not None
+        P, H, k = context.num_workers, context.every, context.interval
+        of_mean, mean_of = hints[..., 0], hints[..., 1]  # of pushes, sums of H updates
+        gain = torch.ones_like(state["gain"])
+        if P > 1:
+            signal = ((P * of_mean - mean_of) / (P - 1)).clamp(min=0)  # H^2 S
+            noise = (mean_of - signal).clamp(min=0)  # H N
+            S, N = signal / H**2, noise / H
+            total = k * S + N
+            gain = torch.where(total > 0, (k * S + N / P) / total, gain).expand_as(gain).clone()
+        state = {"gain": gain}
+        return state, self.ahead(state, arriving, since)
+
+
+@dataclass(frozen=True)
+class GainCorrection(Compensation):
+    """PRLC-GC: a drift correction and a least-squares gain, both learnt from consecutive pulls.
+
+    A pull reveals Y, what everybody did since the one before; U is what the worker did itself, over
+    steps whose learning rates add up to S. Per unit of learning rate the drift is (U - Y)/S:
+
+        b     <- (1-a) b + a (U - Y)/S,   a = 1 - (1-beta)^k, and 1 the first time
+        X      = U - S b                  what the correction would have predicted
+        theta  = clip((<X,Y> + lam <X,X>) / ((1+lam) <X,X>), 0, 1.2), sums decaying by rho
+        a step: theta (u - lr b)
+    """
+
+    beta: float = 0.01
+    rho: float = 0.9
+    lam: float = 0.05
+
+    name: ClassVar[str] = "gc"
+    needs_window: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "rho"):
+            value = getattr(self, name)
+            if not (is_number(value) and 0 < value <= 1):
+                raise ConfigError(f"{name} of `gc` must lie in (0, 1] but is {value!r}.")
+        check_number("lam of `gc`", self.lam)
+
+    def init(self, start: Tensor, context: Context) -> State:
+        del context
+        numbers = torch.zeros(len(start), dtype=torch.float64, device=start.device)
+        return {
+            "last": start.clone(),
+            "drift": torch.zeros_like(start),
+            "theta": torch.ones_like(numbers),
+            "own_sq": numbers,
+            "product": numbers.clone(),
+            "pulls": numbers.clone(),
+        }
+
+    def share(self, state: State) -> Tensor:
+        return state["theta"]
+
+    def move(self, state: State, update: Tensor, lr: float) -> Tensor:
+        return _times(state["theta"], update - lr * state["drift"])
+
+    def use(
+        self,
+        state: State,
+        arriving: Tensor,
+        since: Window | None,
+        window: Window | None,
+        hints: Tensor | None,
+        context: Context,
+    ) -> tuple[State, Tensor]:
+        del hints, context
+        assert window is not None
+        Y, U = arriving - state["last"], window.total
+        lr_sum = window.lr.to(U.dtype)[:, None]
+        X = U - lr_sum * state["drift"]
+        own_sq = self.rho * state["own_sq"] + (X.double() * X.double()).sum(1)
+        product = self.rho * state["product"] + (X.double() * Y.double()).sum(1)
+        best = (product + self.lam * own_sq) / ((1 + self.lam) * own_sq)
+        theta = torch.where(own_sq > 0, best.clamp(0.0, 1.2), state["theta"])
+        fresh = 1 - (1 - self.beta) ** window.steps.double()
+        fresh = torch.where(state["pulls"] == 0, torch.ones_like(fresh), fresh)[:, None]
+        seen = torch.where(lr_sum > 0, (U - Y) / lr_sum, state["drift"])
+        drift = state["drift"] + fresh.to(U.dtype) * (seen - state["drift"])
+        state = {
+            "last": arriving.clone(),
+            "drift": drift,
+            "theta": theta,
+            "own_sq": own_sq,
+            "product": product,
+            "pulls": state["pulls"] + 1,
+        }
+        return state, self.ahead(state, arriving, since)
+
+    def ahead(self, state: State, arriving: Tensor, since: Window | None) -> Tensor:
+        if since is None:
+            return arriving
+        drifted = since.lr.to(arriving.dtype)[:, None] * state["drift"]
+        return arriving + _times(state["theta"], since.total - drifted)
+
+
+@dataclass(frozen=True)
+class Proximal(Own):
+    """The own update, for a loss plus mu/2 |x - anchor|^2; the anchor is the last model used."""
+
+    mu: float = 0.01
+
+    name: ClassVar[str] = "prox"
+    corrects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("FedProx's mu", self.mu)
+
+    def init(self, start: Tensor, context: Context) -> State:
+        del context
+        return {"anchor": start.clone()}
+
+    def correct(self, state: State, gradient: Tensor, own: Tensor) -> Tensor:
+        return gradient + self.mu * (own - state["anchor"])
+
+    def use(
+        self,
+        state: State,
+        arriving: Tensor,
+        since: Window | None,
+        window: Window | None,
+        hints: Tensor | None,
+        context: Context,
+    ) -> tuple[State, Tensor]:
+        del window, hints, context
+        own = self.ahead(state, arriving, since)
+        return {"anchor": own.clone()}, own
+
+
+#: The values of `meanwhile=`.
+COMPENSATIONS: dict[str, type[Compensation]] = {
+    kind.name: kind for kind in (Hold, Own, Share, SignalToNoise, GainCorrection, Proximal)
+}
+
+
+def parse_compensation(value: Compensation | str) -> Compensation:
+    """Read a compensation from text: `own`, `share,0.5`, `gc,beta=0.02`."""
+    if isinstance(value, Compensation):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"A compensation is written as text, such as own; got {value!r}.")
+    return text.read(value, ",", "compensation", COMPENSATIONS, Compensation)  # type: ignore[type-abstract]

@@ -1,0 +1,1 @@
+"""Optimizers on workers and server, and learning rates over time."""

@@ -1,0 +1,103 @@
+"""Optimizers: gradients become updates on a worker, mean updates become a step on the server.
+
+Plain SGD needs no optimizer: its update is -lr times the gradient. For everything else a factory
+makes a torch optimizer from parameters, such as `functools.partial(torch.optim.SGD, momentum=0.9)`.
+On workers the learning-rate schedule sets the learning rate before every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from prlc.errors import ConfigError
+
+OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
+
+
+@dataclass(frozen=True)
+class RuleSettings:
+    """What the server does with a mean update."""
+
+    optimizer: OptimizerFactory | None = None
+    """None: it adds the update. The server's own, or with `takes_gradients` the run's."""
+    takes_gradients: bool = False
+    """Whether workers push gradients, which are stepped along at the run's learning rate."""
+
+
+#: Worker optimizers by name; None is plain SGD.
+WORKER_OPTIMIZERS: dict[str, OptimizerFactory | None] = {
+    "sgd": None,
+    "momentum": partial(torch.optim.SGD, lr=1.0, momentum=0.9),
+    "nesterov": partial(torch.optim.SGD, lr=1.0, momentum=0.9, nesterov=True),
+    "adamw": partial(torch.optim.AdamW, lr=1.0),
+}
+
+#: Server optimizers by name; None adds the mean update unchanged.
+SERVER_OPTIMIZERS: dict[str, OptimizerFactory | None] = {
+    "add": None,
+    # DiLoCo's outer optimizer; its gradient is minus the mean update.
+    "nesterov": partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True),
+}
+
+# The update of an element depends on no other element, so one instance over the stacked
+# parameters of many workers equals one instance per worker.
+_ELEMENTWISE: tuple[type[Optimizer], ...] = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+
+
+def make(factory: OptimizerFactory, parameters: Iterable[Tensor]) -> Optimizer:
+    """The optimizer that `factory` makes; raises if workers cannot use it."""
+    optimizer = factory(parameters)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            "An optimizer factory must take parameters and return a torch optimizer, but it "
+            f"returned {optimizer!r}."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError(
+            "LBFGS evaluates the loss several times per step, which workers cannot do. Use an "
+            "optimizer that needs one gradient per step, such as SGD or AdamW."
+        )
+    return optimizer
+
+
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether the optimizer updates every element of a parameter independently."""
+    return type(optimizer) in _ELEMENTWISE
+
+
+def needs_whole_tensors(optimizer: Optimizer) -> bool:
+    """Whether it is one of torch's optimizers that do not; others cannot be judged."""
+    return type(optimizer).__module__.startswith("torch.") and not is_elementwise(optimizer)
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def choose(
+    name: str | OptimizerFactory | None, known: dict[str, OptimizerFactory | None], role: str
+) -> OptimizerFactory | None:
+    """The factory that `known` lists under `name`; a factory or None passes through."""
+    if name is None or callable(name):
+        return name
+    if name not in known:
+        raise ConfigError(f"There is no {role} optimizer {name!r}. Choose: {', '.join(known)}.")
+    return known[name]

@@ -1,0 +1,63 @@
+"""Golden traces: what runs gave when they were recorded, to notice what changes them.
+
+`pytest -n 0 --update-golden` records anew. Counts are compared exactly, sums closely, and on the
+kind of machine that recorded them parameters to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+
+def trace(tensors: dict[str, Tensor], summary: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a run."""
+    digest = hashlib.sha256()
+    tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+    for tensor in tensors.values():
+        digest.update(tensor.contiguous().numpy().tobytes())
+    counted = ("pulls_per_worker", "pushes_per_worker", "bytes_up", "bytes_down")
+    return {
+        "digest": digest.hexdigest()[:24],
+        "length": sum(float(t.double().square().sum()) for t in tensors.values()),
+        "simulated_seconds": summary["simulated_seconds"],
+        **{name: summary[name] for name in counted},
+    }
+
+
+def machine() -> str:
+    """What bits depend on besides the code."""
+    cpu = Path("/proc/cpuinfo")
+    names = cpu.read_text().splitlines() if cpu.exists() else []
+    model = next((line.partition(":")[2].strip() for line in names if "model name" in line), "")
+    return f"{platform.machine()} {model} torch {torch.__version__}"
+
+
+class Golden:
+    """One file of traces."""
+
+    def __init__(self, name: str, update: bool) -> None:
+        self._file, self._update = Path(__file__).with_name(f"{name}.json"), update
+        self._known = json.loads(self._file.read_text()) if self._file.exists() else {}
+
+    def check(self, name: str, found: dict[str, Any]) -> None:
+        """Compare a trace with the one recorded, or record it."""
+        if self._update:
+            known = {**self._known.get("traces", {}), name: found}
+            self._known = {"machine": machine(), "traces": dict(sorted(known.items()))}
+            self._file.write_text(json.dumps(self._known, indent=1) + "\n")
+            return
+        expected = self._known["traces"][name]
+        same_bits = self._known["machine"] == machine()
+        for key, value in expected.items():
+            if key in ("length", "simulated_seconds"):
+                assert found[key] == pytest.approx(value, rel=1e-9), key
+            elif key != "digest" or same_bits:
+                assert found[key] == value, key
