@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import prlc
-from prlc.methods import Share, State
+from prlc.methods import Context, Pulled, Share, State
 
 
 # Between pulls, a share of the own update, and for the rest the step that everybody took before.
@@ -18,9 +18,10 @@ class Trend(Share):
     def move(self, state: State, update: Tensor, *_: Any) -> Tensor:
         return self.gain * update + (1 - self.gain) * state["step"]
 
-    def use(self, state: State, arriving: Tensor, since: Any, *more: Any) -> tuple[State, Tensor]:
-        step = (arriving - state["last"]) / more[-1].interval  # steps between two pulls
-        return {"last": arriving.clone(), "step": step}, self.ahead(state, arriving, since)
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        step = (pulled.model - state["last"]) / context.interval  # steps between two pulls
+        own = self.ahead(state, pulled.model, pulled.since)
+        return {"last": pulled.model.clone(), "step": step}, own
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def test_every_place_in_the_table_is_there() -> None:
 
 IMPORTS = """
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -128,7 +128,7 @@ from torch import Tensor
 from prlc.encodings import Code, Encoding, parse_encoding
 from prlc.encodings.base import Uniform, as_bytes, from_bytes
 from prlc.encodings.bits import pack, packed_size, unpack
-from prlc.methods import Compensation, Context, LocalSGD, State, Window
+from prlc.methods import Compensation, Context, LocalSGD, Pulled, State
 """
 
 

@@ -34,6 +34,9 @@ TEXTS = [
     "topk,0.1,bits=7,chunk=33",
     "topk,0.25,bits=32,chunk=16",
     "topk,1,bits=32,chunk=16",
+    "topk,0.2,bits=1,chunk=16",
+    "topk,0.2,chunk=16,transform=yes",
+    "signs,chunk=16",
 ]
 QUANTISERS = ["int8", "int4", "int2", "int8,l2", "int4,l2", "ternary,clip=0"]
 
@@ -301,8 +304,8 @@ def test_an_encoding_is_a_way_down() -> None:
         ("topk,0", "share of all numbers in (0, 1] but the share is 0"),
         ("topk,2", "in (0, 1] but the share is 2"),
         ("topk,yes", "in (0, 1] but the share is True"),
-        ("topk,0.1,bits=1", "2 to 8 bits, or 32, but not 1"),
-        ("topk,0.1,bits=yes", "2 to 8 bits, or 32, but not True"),
+        ("topk,0.1,bits=0", "1 to 8 bits, or 32, but not 0"),
+        ("topk,0.1,bits=yes", "1 to 8 bits, or 32, but not True"),
         ("topk,0.1,chunk=0", "whole number of elements from 1 to 2^20 but is 0"),
         ("int8,chunk=2.5", "whole number of elements from 1 to 2^20 but is 2.5"),
         ("topk,0.1,ef=2", "`ef` must be yes or no but is 2"),
@@ -327,7 +330,7 @@ def test_bad_settings_are_refused_in_a_sentence_rule_22(text: str, sentence: str
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("int8,what=all", "what must be one of difference, mean, gather but is 'all'"),
+        ("int8,what=all", "what must be one of difference, mean, gather, update but is 'all'"),
         ("int8,state=mine", "state must be one of auto, shared, own but is 'mine'"),
         ("gather,state=own", "no encoding 'gather'"),
     ],

@@ -23,10 +23,16 @@ from prlc.methods import (
     PR,
     PRLC,
     QSGD,
+    SCAFFOLD,
+    STC,
+    DeMo,
     DiLoCo,
+    EagerDiLoCo,
     LocalSGD,
     Method,
     SparseLoCo,
+    StreamingDiLoCo,
+    parse_method,
 )
 from prlc.optim.optimizers import SERVER_OPTIMIZERS
 
@@ -212,6 +218,124 @@ def ef21_p(problem: Problem, k: int) -> Vector:
     return x
 
 
+def locally(problem: Problem, start: Vector, i: int, steps: range) -> Vector:
+    """A worker's model after some steps of its own."""
+    for h in steps:
+        start = start - problem.lr(h) * problem.gradient(start, i, h)
+    return start
+
+
+def scaffold(problem: Problem, K: int, option: int, sampled: list[list[int]]) -> Vector:
+    """Algorithm 1 of Karimireddy et al. 2020 with a global step of 1; `sampled` by round."""
+    x, c = problem.start, np.zeros_like(problem.start)
+    c_i = [np.zeros_like(x)] * P
+    for r, S in enumerate(sampled):
+        dy, dc = [], []
+        for i in S:
+            y, first = x, problem.gradient(x, i, r * K)
+            for h in range(r * K, (r + 1) * K):
+                y = y - problem.lr(h) * (problem.gradient(y, i, h) - c_i[i] + c)
+            lr_sum = sum(problem.lr(h) for h in range(r * K, (r + 1) * K))
+            fresh = first if option == 1 else c_i[i] - c + (x - y) / lr_sum
+            dy.append(y - x)
+            dc.append(fresh - c_i[i])
+            c_i[i] = fresh
+        x = x + np.mean(dy, 0)
+        c = c + len(S) / P * np.mean(dc, 0)
+    return x
+
+
+def stc(problem: Problem, k: int) -> Vector:
+    """Algorithm 2 of Sattler et al. 2019: residuals at workers and server; all take part."""
+
+    def ternary(v: Vector) -> Vector:
+        sizes = torch.from_numpy(np.abs(v)).to(torch.bfloat16).double().numpy()  # ranked like this
+        chosen = np.argsort(-sizes, kind="stable")[:k]
+        sent = np.zeros_like(v)
+        sent[chosen] = np.sign(v[chosen]) * np.float64(np.float32(np.abs(v[chosen]).mean()))
+        return sent
+
+    w, R, R_i = problem.start, np.zeros(650), [np.zeros(650)] * P
+    x = w
+    for t in range(STEPS):
+        messages = []
+        for i in range(P):
+            R_i[i] = R_i[i] + flat(-problem.lr(t) * problem.gradient(w, i, t))
+            messages.append(ternary(R_i[i]))
+            R_i[i] = R_i[i] - messages[-1]
+        x = x + unflat(np.mean(messages, 0))  # what we evaluate; the paper evaluates w
+        R = R + np.mean(messages, 0)
+        sent = ternary(R)
+        R, w = R - sent, w + unflat(sent)
+    return x
+
+
+def demo(problem: Problem, k: int, beta: float, transform: bool) -> Vector:
+    """Algorithm 1 of Peng et al. 2024 with one chunk: a sign step along what was gathered."""
+    n = np.arange(650)
+    C = np.cos(np.pi * n[:, None] * (2 * n + 1) / 1300) * np.sqrt(2 / 650)
+    C[0] /= np.sqrt(2)
+    C = C if transform else np.eye(650)
+    w, m = problem.start, [np.zeros(650)] * P
+    for t in range(STEPS):
+        q = []
+        for i in range(P):
+            m[i] = beta * m[i] + flat(problem.lr(t) * problem.gradient(w, i, t))
+            q.append(C.T @ sent_whole(largest(C @ m[i], k)))
+            m[i] = m[i] - q[-1]
+        total = np.sum(q, 0)
+        w = w - problem.lr(t) * unflat(np.sign(total) * (np.abs(total) > 0))
+    return w
+
+
+def streaming(problem: Problem, H: int, tau: int, alpha: float) -> Vector:
+    """Algorithm 2 of Douillard et al. 2025 with two fragments: the weight, then the bias."""
+    theta, m = problem.start, np.zeros_like(problem.start)
+    x = [theta] * P
+    anchor, under_way = theta, {}
+    rows = [slice(0, -1), slice(-1, None)]  # of our matrices
+    for t in range(STEPS):
+        x = [locally(problem, x[i], i, range(t, t + 1)) for i in range(P)]
+        due = [p for p in (0, 1) if (t + 1) % H == ((p + 1) * H // 2) % H]
+        due = [0, 1] if t == STEPS - 1 else due
+        for p in due:
+            part = rows[p]
+            delta = anchor[part] - np.mean([each[part] for each in x], 0)
+            m, theta = m.copy(), theta.copy()
+            m[part] = 0.9 * m[part] + delta
+            theta[part] = theta[part] - 0.7 * (delta + 0.9 * m[part])
+            under_way[t + tau, p] = theta[part].copy()
+        for (when, p), arrived in list(under_way.items()):
+            if when == t:
+                part = rows[p]
+                x = [each.copy() for each in x]
+                anchor = anchor.copy()
+                anchor[part] = arrived
+                for each in x:
+                    each[part] = alpha * each[part] + (1 - alpha) * arrived
+                del under_way[when, p]
+    return theta
+
+
+def eager(problem: Problem, H: int) -> Vector:
+    """Algorithm 2 of Kale et al. 2025: an outer model and a momentum for each worker."""
+    theta, m = [problem.start] * P, [np.zeros_like(problem.start)] * P
+    served, momentum = problem.start, np.zeros_like(problem.start)
+    before = [np.zeros_like(problem.start)] * P
+    for t in range(STEPS // H):
+        steps = range(t * H, (t + 1) * H)
+        delta = [theta[i] - locally(problem, theta[i], i, steps) for i in range(P)]
+        for i in range(P):
+            others = sum(before[j] for j in range(P) if j != i)
+            fed = (delta[i] + others) / P
+            m[i] = 0.9 * m[i] + fed
+            theta[i] = theta[i] - 0.7 * (fed + 0.9 * m[i])
+        before = delta
+        momentum = 0.9 * momentum + np.mean(delta, 0)
+        served = served - 0.7 * (np.mean(delta, 0) + 0.9 * momentum)
+    return served
+
+
 def constant_lr(_: int) -> float:
     return 0.05
 
@@ -273,6 +397,36 @@ class TestAsWritten:
     def test_ef21_p(self, engine: str) -> None:
         job = job_of(EF21P(down=Down(TopK(0.02, bits=32))))
         assert np.abs(trained(engine, job) - ef21_p(Problem(job), k=13)).max() < 1e-12
+
+    @pytest.mark.parametrize("option", [1, 2])
+    @pytest.mark.parametrize("sample", [1.0, 0.5])
+    def test_scaffold(self, engine: str, option: int, sample: float) -> None:
+        job = job_of(SCAFFOLD(5, option, sample=sample))
+        turns = [job.timetable()[t].computes for t in range(0, STEPS, 5)]
+        sampled = [np.flatnonzero(who).tolist() for who in turns]
+        expected = scaffold(Problem(job), 5, option, sampled)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    def test_stc(self, engine: str) -> None:
+        job = job_of(STC(0.1))
+        assert np.abs(trained(engine, job) - stc(Problem(job), k=65)).max() < 1e-12
+
+    @pytest.mark.parametrize("transform", [False, True])
+    def test_demo(self, engine: str, transform: bool) -> None:
+        job = job_of(DeMo(0.2, transform=transform), server_optimizer=SERVER_OPTIMIZERS["sign"])
+        expected = demo(Problem(job), k=130, beta=0.999, transform=transform)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    def test_streaming_diloco(self, engine: str) -> None:
+        method = parse_method("streaming-diloco:8:delay=3:up=plain:meanwhile=mix,0.4")
+        job = job_of(method, server_optimizer=SERVER_OPTIMIZERS["nesterov"], steps=STEPS)
+        assert isinstance(method, StreamingDiLoCo)
+        expected = streaming(Problem(job), H=8, tau=3, alpha=0.4)
+        assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    def test_eager_diloco(self, engine: str) -> None:
+        job = job_of(EagerDiLoCo(5), server_optimizer=SERVER_OPTIMIZERS["nesterov"])
+        assert np.abs(trained(engine, job) - eager(Problem(job), H=5)).max() < 1e-12
 
     @pytest.mark.parametrize("staleness_aware", [False, True])
     def test_asgd(self, engine: str, staleness_aware: bool) -> None:

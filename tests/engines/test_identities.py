@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from prlc.engines import Engine, Job
 from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
-from prlc.methods.compensation import Share
+from prlc.methods.compensation import ControlVariates, Share, State
 from prlc.optim.optimizers import WORKER_OPTIMIZERS, set_lr
 
 from .builders import (
@@ -92,6 +92,13 @@ class TestIdentities:
         assert (eager.traffic.pulls == STEPS[model]).all()
 
 
+class Uncontrolled(ControlVariates):
+    """Its control variates stay zero."""
+
+    def push(self, state: State, own: Tensor, *_: Any) -> tuple[State, Tensor, Tensor]:
+        return state, own, torch.zeros_like(own)
+
+
 def small(engine: str, text: str, **more: Any) -> Engine:
     made = ENGINES[engine](small_job(text, steps=40, **more))
     run(made, 40)
@@ -135,6 +142,41 @@ class TestIdentitiesOfParts:
     def test_with_everybody_pulling_schedules_agree_rule_2(self, engine: str) -> None:
         for schedule in ("staggered", "aligned", "exact"):
             assert_same_by(engine, f"prlc:1:every=3:schedule={schedule}", "local-sgd:3")
+
+    def test_streaming_in_one_piece_is_diloco_rule_12(self, engine: str) -> None:
+        """One fragment, tau 0, alpha 0 and plain messages: a displacement is the sum of updates."""
+        whole = "streaming-diloco:5:blocks=1:delay=0:up=plain:meanwhile=mix,0"
+        assert_same_by(engine, whole, "diloco:5", within=1e-12)
+
+    def test_eager_alone_is_diloco_alone(self, engine: str) -> None:
+        assert_same_by(engine, "eager-diloco:5", "diloco:5", within=1e-12, num_workers=1)
+
+    def test_scaffold_without_control_variates_is_local_sgd(self, engine: str) -> None:
+        made = ENGINES[engine](small_job(LocalSGD(5, meanwhile=Uncontrolled()), steps=40))
+        run(made, 40)
+        plain = global_tensors(small(engine, "local-sgd:5"))
+        assert largest_difference(global_tensors(made), plain) < 1e-12
+        assert made.traffic.bytes_up > small(engine, "local-sgd:5").traffic.bytes_up
+
+    def test_stc_of_everything_as_it_is_is_synchronous(self, engine: str) -> None:
+        """In a model of 32 bits, whose numbers travel as they are."""
+        singles = {"model": small_model().float(), "data": small_data().to("cpu", torch.float32)}
+        assert_same_by(engine, "stc:1:bits=32:chunk=16", "nsgd", within=2e-5, **singles)
+
+    def test_signs_of_the_mean_are_all_that_a_sign_step_needs(self, engine: str) -> None:
+        gathered = "demo:0.2:chunk=16:transform=no"
+        assert_same_by(engine, f"{gathered}:down=signs,what=mean,chunk=16", gathered, within=1e-12)
+
+    def test_blocks_in_turn_without_messages_between_are_pushed_in_the_end(
+        self, engine: str
+    ) -> None:
+        """A last shorter round sends all blocks, so that nothing that was computed is lost."""
+        alone = {"num_workers": 1, "steps": 40}
+        made = ENGINES[engine](small_job("local-sgd:7:blocks=3:push_blocks=turn", **alone))
+        run(made, 40)
+        assert largest_difference(
+            global_tensors(made), global_tensors(small(engine, "nsgd", num_workers=1))
+        ) < 1e-12  # fmt: skip
 
     def test_pipe_sgd_keeps_workers_equal_and_one_step_behind(self, engine: str) -> None:
         """x(t+1) = x(t) - lr g(x(t-1)): by hand, with everybody's batches joined."""

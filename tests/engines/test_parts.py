@@ -44,6 +44,8 @@ SMALL = [
     "fedprox:5:mu=0.5", "sparseloco:5:up=topk,0.2,bits=2,decay=0.95,chunk=16",
     "qsgd:up=int8,l2,chunk=16", "terngrad:up=ternary,chunk=16",
     "topk:up=topk,0.1,bits=32,chunk=16", "ef21-p:down=topk,0.1,bits=32,chunk=16",
+    "scaffold:5", "eager-diloco:5", "streaming-diloco:6:up=int4,chunk=16", "stc:0.2:chunk=16",
+    "demo:0.2:chunk=16",
 ]  # fmt: skip
 _SCHEDULED = {name for name, kind in METHODS.items() if issubclass(kind, Scheduled)}
 #: Every preset that is a choice of parts; the others as they are.
@@ -51,7 +53,8 @@ PRESETS = [*SMALL, *sorted(_SCHEDULED - {text.partition(":")[0] for text in SMAL
 ENCODED = [
     "float32", "bfloat16", "float16", "int8,chunk=16", "int8,l2,chunk=16", "int4,chunk=16",
     "int2,chunk=16", "ternary,chunk=16", "topk,0.2,chunk=16", "topk,0.2,bits=2,chunk=16",
-    "topk,0.2,bits=32,chunk=16",
+    "topk,0.2,bits=32,chunk=16", "topk,0.2,bits=1,chunk=16", "topk,0.2,chunk=16,transform=yes",
+    "signs,chunk=16", "signs,chunk=16,ef=yes",
 ]  # fmt: skip
 CHOICES = [
     # how late, in blocks (rules 1, 2, 3, 5)
@@ -69,12 +72,20 @@ CHOICES = [
     "local-sgd:4:sample=0.5", "local-sgd:4:sample=0.3:weights=samples:up=topk,0.2,chunk=16",
     "nsgd:weights=samples", "prlc:0.3:weights=samples:meanwhile=snr",
     "fedprox:4:sample=0.5:mu=0.3", "local-sgd:4:sample=0.5:down=topk,0.3,chunk=16",
+    # what rides along, what a push says, blocks with push steps of their own (rules 5, 12, 14)
+    "scaffold:4:option=1:sample=0.5", "scaffold:4:weights=samples:sample=0.7:down=int8,chunk=16",
+    "local-sgd:5:sends=displacement:up=int4,chunk=16,ef=yes", "local-sgd:4:meanwhile=mix,0.3",
+    "local-sgd:7:blocks=3:push_blocks=turn", "streaming-diloco:7:blocks=3:delay=1:up=plain",
+    "local-sgd:8:blocks=3:push_blocks=turn:delay=2:down=topk,0.3,chunk=16:up=topk,0.2,chunk=16",
+    "local-sgd:6:blocks=2:push_blocks=turn:meanwhile=snr:weights=samples",
+    "local-sgd:6:blocks=2:push_blocks=turn:meanwhile=gc:delay=3",
     # error feedback
     "nsgd:up=int2,chunk=16,ef=yes", "nsgd:up=int2,chunk=16,ef=yes,decay=0.9",
     "nsgd:up=topk,0.2,chunk=16,ef=no", "prlc:0.3:up=topk,0.2,chunk=16:blocks=3",
     # what a pull carries (rule 13)
     "qsgd:up=int4,chunk=16:down=gather", "nsgd:up=int4,chunk=16:down=int4,chunk=16,what=mean",
-    "nsgd:down=topk,0.2,chunk=16,what=mean", "prlc:0.3:down=topk,0.3,chunk=16,state=shared",
+    "nsgd:down=topk,0.2,chunk=16,what=mean", "demo:0.2:chunk=16:down=signs,what=mean,chunk=16",
+    "stc:0.3:chunk=16:sample=0.5", "prlc:0.3:down=topk,0.3,chunk=16,state=shared",
     "prlc:0.3:down=topk,0.3,chunk=16,state=own", "nsgd:down=int4,chunk=16,state=own",
     "local-sgd:4:down=int8,chunk=16:blocks=3", "prlc:0.5:down=int8,chunk=16:delay=4:blocks=2",
     "prlc:0.25:schedule=aligned:down=int4,chunk=16",
@@ -200,6 +211,8 @@ def methods(draw: st.DrawFn) -> Scheduled:
             up=draw(encodings),  # type: ignore[arg-type]
             down=draw(st.sampled_from([down, "gather"])),  # type: ignore[arg-type]
             meanwhile=draw(st.sampled_from(list(COMPENSATIONS))),  # type: ignore[arg-type]
+            push_blocks=draw(st.sampled_from(["all", "turn"])),
+            sends=draw(st.sampled_from(["updates", "updates", "displacement"])),
         )
     except ConfigError:
         assume(False)

@@ -12,6 +12,7 @@ from prlc.methods.compensation import (
     Context,
     GainCorrection,
     Proximal,
+    Pulled,
     SignalToNoise,
     State,
     Window,
@@ -43,7 +44,11 @@ def test_states_are_given_back_not_changed_rule_19(name: str) -> None:
     before = {key: value.clone() for key, value in state.items()}
     part.correct(state, rows(1), rows(2))
     part.move(state, rows(1), 0.1)
-    new, own = part.use(state, rows(3), window(4), window(5), hints(), CONTEXT)
+    new, own = part.use(
+        state, Pulled(rows(3), rows(8), window(4), window(5), hints(), rows(9)), CONTEXT
+    )
+    pushed, _, _ = part.push(state, rows(2), window(5), CONTEXT)
+    assert pushed.keys() == before.keys()
     assert all(torch.equal(state[key], value) for key, value in before.items())
     assert new.keys() == before.keys()
     assert own.shape == (P, N)
@@ -59,9 +64,12 @@ def test_workers_together_are_workers_alone_rule_19(name: str) -> None:
         since, seen = (
             Window(w.total[chosen], w.lr[chosen], w.steps[chosen]) for w in (window(4), window(5))
         )
-        state, own = part.use(state, rows(3)[chosen], since, seen, hints(), CONTEXT)
-        state, own = part.use(state, rows(6)[chosen], since, seen, hints(), CONTEXT)
-        corrected = part.correct(state, rows(7)[chosen], own)
+        for seed in (3, 6):
+            own, extra = rows(seed + 1)[chosen], rows(seed + 2)[chosen]
+            state, own, _ = part.push(state, own, seen, CONTEXT)
+            pulled = Pulled(rows(seed)[chosen], own, since, seen, hints(), extra)
+            state, own = part.use(state, pulled, CONTEXT)
+        state, corrected = part.correct(state, rows(7)[chosen], own)
         return state, own, part.move(state, corrected, 0.1)
 
     together = some(slice(None))
@@ -76,9 +84,9 @@ def test_workers_together_are_workers_alone_rule_19(name: str) -> None:
 def test_what_arrives_is_taken_with_the_own_share_since_rule_2() -> None:
     for text, share in (("hold", 0.0), ("own", 1.0), ("share,0.25", 0.25)):
         part = parse_compensation(text)
-        _, own = part.use({}, rows(3), window(4), None, None, CONTEXT)
+        _, own = part.use({}, Pulled(rows(3), since=window(4)), CONTEXT)
         torch.testing.assert_close(own, rows(3) + share * window(4).total)
-        _, own = part.use({}, rows(3), None, None, None, CONTEXT)
+        _, own = part.use({}, Pulled(rows(3)), CONTEXT)
         assert torch.equal(own, rows(3))
         torch.testing.assert_close(part.move({}, rows(1), 0.1), share * rows(1))
 
@@ -90,7 +98,7 @@ def test_signal_to_noise_by_hand_rule_14() -> None:
     part = SignalToNoise()
     state = part.init(rows(0), CONTEXT)
     assert state["gain"].tolist() == [1.0] * P, "until the first pull the own update is taken"
-    state, own = part.use(state, rows(3), window(4), None, sent, CONTEXT)
+    state, own = part.use(state, Pulled(rows(3), since=window(4), hints=sent), CONTEXT)
     gain = (k * S + noise / 4) / (k * S + noise)
     assert state["gain"].tolist() == pytest.approx([gain] * P)
     torch.testing.assert_close(own, rows(3) + gain * window(4).total)
@@ -105,7 +113,7 @@ def test_signal_to_noise_at_its_ends(sent: tuple[float, float], gain: float) -> 
     """All signal: the own update is everybody's. All noise: a P-th of it is."""
     part = SignalToNoise()
     numbers = torch.tensor(sent, dtype=torch.float64)
-    state, _ = part.use(part.init(rows(0), CONTEXT), rows(3), None, None, numbers, CONTEXT)
+    state, _ = part.use(part.init(rows(0), CONTEXT), Pulled(rows(3), hints=numbers), CONTEXT)
     assert state["gain"].tolist() == pytest.approx([gain] * P)
 
 
@@ -114,7 +122,7 @@ def test_gain_correction_by_hand() -> None:
     part = GainCorrection(beta=0.1, rho=0.5, lam=0.2)
     start, first, second = rows(0, 1, N), rows(1, 1, N), rows(2, 1, N)
     U1, U2 = window(4, 1), window(5, 1)
-    state, own = part.use(part.init(start, CONTEXT), first, None, U1, None, CONTEXT)
+    state, own = part.use(part.init(start, CONTEXT), Pulled(first, window=U1), CONTEXT)
     assert torch.equal(own, first)
 
     def theta_of(xy: Tensor, xx: Tensor) -> float:
@@ -125,7 +133,7 @@ def test_gain_correction_by_hand() -> None:
     torch.testing.assert_close(state["drift"], drift)
     xy, xx = (X1 * Y1).sum(), (X1 * X1).sum()
     assert float(state["theta"]) == pytest.approx(theta_of(xy, xx))
-    state, own = part.use(state, second, window(6, 1), U2, None, CONTEXT)
+    state, own = part.use(state, Pulled(second, since=window(6, 1), window=U2), CONTEXT)
     Y2, X2 = second - first, U2.total - 0.3 * drift
     xy, xx = 0.5 * xy + (X2 * Y2).sum(), 0.5 * xx + (X2 * X2).sum()
     theta = theta_of(xy, xx)
@@ -147,7 +155,7 @@ def test_gain_correction_learns_what_repeats() -> None:
     for seed in range(4):
         own = window(seed, 1)
         model = model + own.total / 2
-        state, _ = part.use(state, model, None, own, None, CONTEXT)
+        state, _ = part.use(state, Pulled(model, window=own), CONTEXT)
     assert float(state["theta"]) == pytest.approx(0.5, abs=1e-6)
 
 
@@ -155,15 +163,15 @@ def test_proximal_gradients_point_back_to_the_last_model_used_rule_19() -> None:
     part = Proximal(0.5)
     state = part.init(rows(0), CONTEXT)
     torch.testing.assert_close(
-        part.correct(state, rows(1), rows(2)), rows(1) + 0.5 * (rows(2) - rows(0))
+        part.correct(state, rows(1), rows(2))[1], rows(1) + 0.5 * (rows(2) - rows(0))
     )
-    state, own = part.use(state, rows(3), window(4), None, None, CONTEXT)
-    assert torch.equal(part.correct(state, rows(1), own), rows(1)), "the anchor is what is used"
+    state, own = part.use(state, Pulled(rows(3), since=window(4)), CONTEXT)
+    assert torch.equal(part.correct(state, rows(1), own)[1], rows(1)), "the anchor is what is used"
 
 
 def test_only_those_that_ask_are_told() -> None:
     asking = {name for name, kind in COMPENSATIONS.items() if kind.needs_hints}
     looking = {name for name, kind in COMPENSATIONS.items() if kind.needs_window}
     correcting = {name for name, kind in COMPENSATIONS.items() if kind.corrects}
-    assert (asking, looking, correcting) == ({"snr"}, {"gc"}, {"prox"})
+    assert (asking, looking, correcting) == ({"snr"}, {"gc"}, {"prox", "scaffold"})
     assert all(issubclass(kind, Compensation) for kind in COMPENSATIONS.values())

@@ -18,10 +18,9 @@ def sizes_of(text: str, blocks: list[tuple[int, int]] | None = None) -> MessageS
     return MessageSizes(parse_method(text), P, blocks or BLOCKS, torch.float32, PLAIN)
 
 
-def turn(*pulling: int, block: int = 0) -> Turn:
-    pulls = np.isin(np.arange(P), pulling)
-    everybody = np.ones(P, bool)
-    return Turn(everybody, everybody, pulls, list(pulling), list(pulling), block, block)
+def turn(*pulling: int, block: int = 0, pushed: range | None = None) -> Turn:
+    pulls, everybody, who = np.isin(np.arange(P), pulling), np.ones(P, bool), list(pulling)
+    return Turn(everybody, everybody, pulls, who, who, block, block, pushed or range(1))
 
 
 @pytest.mark.parametrize(
@@ -35,6 +34,10 @@ def turn(*pulling: int, block: int = 0) -> Turn:
         ("nsgd:down=int4,chunk=500", PLAIN, 500 + 2 * 4 + 40),
         ("qsgd:up=int8,chunk=500", 1048, P * 1008 + 40),  # all messages of the round
         ("nsgd:up=int4:down=int4,what=mean", 504 + 40, 504 + 40),
+        ("scaffold:5", PLAIN + 4000, PLAIN + 4000),  # a control variate each way
+        ("eager-diloco:5", PLAIN, PLAIN),
+        ("stc:0.01", (10 * 10 + 4) // 8 + 2 + 4 + 40, (10 * 10 + 4) // 8 + 2 + 4 + 40),
+        ("nsgd:up=signs", 200 + 4 + 40, PLAIN),  # five to a byte
     ],
 )
 def test_sizes_by_hand_rules_7_13_15(text: str, up: int, down: int) -> None:
@@ -43,6 +46,13 @@ def test_sizes_by_hand_rules_7_13_15(text: str, up: int, down: int) -> None:
     assert (sizes.push, sizes.pull) == (up, down)
     if isinstance(parse_method(text), Scheduled):
         assert sizes.pulls(turn(0, 2)).tolist() == [down, 0, down]
+
+
+def test_blocks_are_pushed_alone_in_their_turn() -> None:
+    sizes = sizes_of("streaming-diloco:6:up=int4", [(600, 10), (400, 0)])
+    assert sizes.pushed(turn(pushed=range(1))) == 300 + 4 + 40
+    assert sizes.pushed(turn(pushed=range(1, 2))) == 200 + 4
+    assert sizes.pushed(turn(pushed=range(2))) == sizes.push == 500 + 8 + 40
 
 
 def test_blocks_travel_alone_rule_5() -> None:

@@ -78,8 +78,8 @@ OptimizerAt = Annotated[
 ServerOptimizer = Annotated[
     str | None,
     typer.Option(
-        help="What the server does with mean updates: add, nesterov (default: the method's own; "
-        "nesterov for DiLoCo, add for most).",
+        help="What the server does with mean updates: add, nesterov, sign, with settings such as "
+        "nesterov,lr=0.4 (default: the method's own; nesterov for DiLoCo, add for most).",
         rich_help_panel=_HOW,
     ),
 ]

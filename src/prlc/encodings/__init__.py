@@ -14,7 +14,7 @@ from prlc import text
 from prlc.encodings.base import Code, Draw, Encoding, Plain
 from prlc.encodings.down import Down, parse_down
 from prlc.encodings.floats import BFloat16, Float16, Float32
-from prlc.encodings.quantised import Int2, Int4, Int8, Ternary
+from prlc.encodings.quantised import Int2, Int4, Int8, Signs, Ternary
 from prlc.encodings.topk import TopK
 from prlc.errors import ConfigError
 
@@ -32,7 +32,8 @@ __all__ = [
 
 #: The values of `up=` and `down=`.
 ENCODINGS: dict[str, type[Encoding]] = {
-    kind.name: kind for kind in (Plain, Float32, BFloat16, Float16, Int8, Int4, Int2, Ternary, TopK)
+    kind.name: kind
+    for kind in (Plain, Float32, BFloat16, Float16, Int8, Int4, Int2, Ternary, Signs, TopK)
 }
 
 

@@ -16,7 +16,7 @@ from prlc.errors import ConfigError
 from prlc.text import is_number
 
 _WHOLE = 32  # bits of a value that is not quantised
-_RANGE = 2  # bytes of each end of a chunk's range of magnitudes, as bfloat16
+_RANGE = 2  # bytes of each end of a chunk's range of magnitudes, as bfloat16; a mean takes both
 _WHOLE_NUMBERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -25,8 +25,9 @@ class TopK(Encoding):
     """The `share` of numbers with the largest magnitude in every chunk.
 
     A value takes `bits` bits: its sign, and a magnitude between the smallest and the largest that
-    its chunk sends; 32: the value itself. Positions take as few bits as the chunk's length allows.
-    With `ef`, the next message adds what this one left out.
+    its chunk sends; 1: the sign, of the mean magnitude (sparse ternary); 32: the value itself.
+    Positions take as few bits as the chunk's length allows. With `ef`, the next message adds what
+    this one left out. With `transform`, the numbers are those of the chunk's cosine transform.
     """
 
     share: float = 0.01
@@ -34,6 +35,7 @@ class TopK(Encoding):
     chunk: int = 4096
     ef: bool = True
     decay: float = 1.0
+    transform: bool = False
 
     name: ClassVar[str] = "topk"
 
@@ -42,8 +44,10 @@ class TopK(Encoding):
             raise ConfigError(
                 f"top-k sends a share of all numbers in (0, 1] but the share is {self.share!r}."
             )
-        if self.bits not in (*range(2, 9), _WHOLE) or isinstance(self.bits, bool):
-            raise ConfigError(f"top-k's values have 2 to 8 bits, or 32, but not {self.bits!r}.")
+        if self.bits not in (*range(1, 9), _WHOLE) or isinstance(self.bits, bool):
+            raise ConfigError(f"top-k's values have 1 to 8 bits, or 32, but not {self.bits!r}.")
+        if not isinstance(self.transform, bool):
+            raise ConfigError(f"top-k's transform must be yes or no but is {self.transform!r}.")
         check_chunk(self.chunk)
         check_feedback(self.ef, self.decay)
 
@@ -69,15 +73,26 @@ class TopK(Encoding):
         A zero is never sent: its sign is 0, and its packed position repeats the one before.
         """
         del uniform
+        if self.transform:
+            # Rounded, so that what is sent does not hang on how many rows are transformed at once.
+            values = cosine(values).float().to(values.dtype)
         sizes = values.abs()
         k = self.count(values.shape[-1])
-        # The bits of magnitudes are in order as whole numbers too, which are compared faster.
-        bits = sizes.view(_WHOLE_NUMBERS.get(sizes.dtype, sizes.dtype))
-        bits, positions = torch.topk(bits, k, dim=-1)
-        largest = bits.view(sizes.dtype)
+        if self.bits == 1:
+            positions = torch.topk(_ranks(sizes), k, dim=-1).indices
+            largest = sizes.gather(-1, positions)
+        else:
+            # The bits of magnitudes are in order as whole numbers too, which are compared faster.
+            bits = sizes.view(_WHOLE_NUMBERS.get(sizes.dtype, sizes.dtype))
+            bits, positions = torch.topk(bits, k, dim=-1)
+            largest = bits.view(sizes.dtype)
         chosen = values.gather(-1, positions)
         if self.bits == _WHOLE:
             return positions, chosen.float()
+        if self.bits == 1:
+            sent = (largest > 0).sum(-1, keepdim=True).clamp_(min=1)
+            mean = (largest.sum(-1, keepdim=True) / sent).float()
+            return positions, chosen.sign().to(torch.int8), mean
         high = largest[..., :1].to(torch.bfloat16)
         low = torch.where(largest > 0, largest, largest[..., :1]).amin(-1, keepdim=True)
         low = torch.minimum(low.to(torch.bfloat16), high)
@@ -91,6 +106,8 @@ class TopK(Encoding):
         """The numbers that are sent, (workers, chunks, k)."""
         if self.bits == _WHOLE:
             return code[1].to(dtype)
+        if self.bits == 1:
+            return code[2].to(dtype) * code[1]
         _, signs, number, low, high = code
         low, width = low.to(dtype), high.to(dtype) - low.to(dtype)
         middle = (number.to(dtype) + 0.5) / 2 ** (self.bits - 1)
@@ -99,16 +116,23 @@ class TopK(Encoding):
 
     def decode_chunks(self, code: Code, like: Tensor) -> Tensor:
         dense = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
-        return dense.scatter_add_(-1, code[0], self.values(code, like.dtype))
+        dense.scatter_add_(-1, code[0], self.values(code, like.dtype))
+        return inverse_cosine(dense) if self.transform else dense
 
     def add_chunks(self, code: Code, into: Tensor, weight: float) -> None:
+        if self.transform:
+            return super().add_chunks(code, into, weight)
         into.scatter_add_(-1, code[0], self.values(code, into.dtype) * weight)
+        return None
 
     def sum_chunks(self, code: Code, into: Tensor, weights: Tensor) -> None:
         count, length = into.shape
         starts = torch.arange(0, count * length, length, device=into.device)[:, None]
         weighted = self.values(code, into.dtype) * weights[:, None, None]
-        into.view(-1).index_add_(0, (code[0] + starts).flatten(), weighted.flatten())
+        total = torch.zeros_like(into) if self.transform else into
+        total.view(-1).index_add_(0, (code[0] + starts).flatten(), weighted.flatten())
+        if self.transform:
+            into.add_(inverse_cosine(total))
 
     def pack_chunks(self, code: Code, length: int) -> Tensor:
         first = code[1]  # signs, or values: zero where a place is free
@@ -120,6 +144,8 @@ class TopK(Encoding):
         first = first.gather(-1, order)
         if self.bits == _WHOLE:
             return torch.cat([positions, as_bytes(first)], dim=-1)
+        if self.bits == 1:
+            return torch.cat([positions, pack(first > 0, 1), as_bytes(code[2])], dim=-1)
         numbers = code[2].gather(-1, order).long() + 2 ** (self.bits - 1) * (first > 0)
         ends = [as_bytes(end) for end in code[3:]]
         return torch.cat([positions, pack(numbers, self.bits), *ends], dim=-1)
@@ -137,6 +163,10 @@ class TopK(Encoding):
         middle = end + packed_size(k, self.bits)
         numbers = unpack(packed[..., end:middle], k, self.bits)
         half = 2 ** (self.bits - 1)
+        if self.bits == 1:
+            mean = from_bytes(packed[..., middle:], torch.float32)
+            signs = torch.where(numbers > 0, 1, -1).masked_fill(free | (mean == 0), 0)
+            return positions, signs.to(torch.int8), mean
         low, high = from_bytes(packed[..., middle:], torch.bfloat16).chunk(2, dim=-1)
         signs = torch.where(numbers >= half, 1, -1).masked_fill(free | (high == 0), 0)
         return positions, signs.to(torch.int8), (numbers % half).to(torch.uint8), low, high
@@ -144,3 +174,50 @@ class TopK(Encoding):
 
 def _position_bits(length: int) -> int:
     return max(1, math.ceil(math.log2(length)))
+
+
+def _ranks(sizes: Tensor) -> Tensor:
+    """Magnitudes as whole numbers, in 16 bits; the earlier of two that are equal then comes first.
+
+    Means of ternary messages are full of numbers that are equal but for rounding. Which of them
+    are sent must not depend on the order of summation.
+    """
+    length = sizes.shape[-1]
+    later = torch.arange(length - 1, -1, -1, device=sizes.device)
+    return sizes.to(torch.bfloat16).view(torch.int16).long() * length + later
+
+
+def cosine(values: Tensor) -> Tensor:
+    """The orthonormal cosine transform (DCT-II) along the last axis, by way of a Fourier transform.
+
+    The even elements, then the odd ones backwards, have a Fourier transform whose k-th element,
+    turned by k/(4n) of a circle, has the real part sum_j x_j cos(pi k (2j + 1) / (2n)) (Makhoul
+    1980).
+    """
+    n = values.shape[-1]
+    order = torch.cat([values[..., ::2], values[..., 1::2].flip(-1)], dim=-1)
+    turned: Tensor = torch.fft.fft(order, dim=-1) * _turns(n, values)
+    return turned.real * _scales(n, values)
+
+
+def inverse_cosine(values: Tensor) -> Tensor:
+    """The inverse of `cosine`, which is its transpose."""
+    n = values.shape[-1]
+    scaled = values / _scales(n, values)
+    mirrored = torch.cat([torch.zeros_like(scaled[..., :1]), scaled[..., 1:].flip(-1)], dim=-1)
+    order = torch.fft.ifft(torch.complex(scaled, -mirrored) * _turns(n, values).conj(), dim=-1).real
+    found = torch.empty_like(values)
+    found[..., ::2] = order[..., : (n + 1) // 2]
+    found[..., 1::2] = order[..., (n + 1) // 2 :].flip(-1)
+    return found
+
+
+def _turns(n: int, like: Tensor) -> Tensor:
+    angles = torch.arange(n, dtype=like.dtype, device=like.device) * (-math.pi / (2 * n))
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def _scales(n: int, like: Tensor) -> Tensor:
+    scales = torch.full((n,), math.sqrt(2 / n), dtype=like.dtype, device=like.device)
+    scales[0] = math.sqrt(1 / n)
+    return scales

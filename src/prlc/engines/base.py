@@ -77,10 +77,11 @@ class Engine(ABC):
         else:
             raise TypeError(f"{type(method).__name__} belongs to no family of methods")
         if isinstance(method, Scheduled) and not method.trivial:
-            down = self.sizes.pulls(self.timetable[step])
+            turn = self.timetable[step]
+            push, down = self.sizes.pushed(turn), self.sizes.pulls(turn)
         else:
-            down = report.pulls * self.sizes.pull
-        self.traffic.count(report.pushes, report.pulls, report.pushes * self.sizes.push, down)
+            push, down = self.sizes.push, report.pulls * self.sizes.pull
+        self.traffic.count(report.pushes, report.pulls, report.pushes * push, down)
         self.steps_done += 1
         return report
 

@@ -69,6 +69,13 @@ class FlatModel:
         for tensor, value in zip(tensors, self.views(row[None]), strict=True):
             tensor.copy_(value[0])
 
+    def tensors_of(self, block: Block) -> range:
+        """The parameter tensors of a block."""
+        first, last = (
+            self.starts.index(end) for end in (block.parameters.start, block.parameters.stop)
+        )
+        return range(first, last)
+
     def _cut(self, model: nn.Module, count: int) -> list[Block]:
         """`count` runs of whole tensors of nearly equal size, with the buffers of their modules."""
         if count > self.num_tensors:

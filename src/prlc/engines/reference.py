@@ -22,9 +22,9 @@ from prlc.engines.flat import FlatModel
 from prlc.engines.job import Job, all_tensors, fixed_seed, staying, travelling
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Method, Scheduled
-from prlc.methods.compensation import State, Window
+from prlc.methods.compensation import Pulled, State, Window
 from prlc.network.clock import Arrival
-from prlc.optim.optimizers import OptimizerFactory, make, set_lr
+from prlc.optim.optimizers import OptimizerFactory, make, prepare_server_step, set_lr
 
 
 class Party:
@@ -113,6 +113,7 @@ class Pull:
     buffers: Tensor
     window: Sum
     hints: Tensor | None
+    extra: Tensor
 
 
 @dataclass
@@ -120,9 +121,12 @@ class OfBlock:
     """A worker's state for one block."""
 
     state: State
+    unsent: Sum
+    buffers_unsent: Tensor
     since: Sum
     buffers_since: Tensor
     residual: Tensor
+    anchor: Tensor
 
 
 class Worker(Party):
@@ -132,8 +136,6 @@ class Worker(Party):
         at_workers = job.optimizer_at == "workers"
         super().__init__(model, flat, job.optimizer if at_workers else None, job.method)
         self.job = job
-        self.unsent = torch.zeros_like(self.values)
-        self.num_unsent = 0
         self.steps = 0
         self.pull: Pull | None = None
         self.blocks: list[OfBlock] = []
@@ -145,9 +147,12 @@ class Worker(Party):
                 self.blocks.append(
                     OfBlock(
                         state=job.method.meanwhile.init(own[None], context),
+                        unsent=Sum(torch.zeros_like(own)),
+                        buffers_unsent=torch.zeros_like(self.values[block.buffers]),
                         since=Sum(torch.zeros_like(own)),
                         buffers_since=torch.zeros_like(self.values[block.buffers]),
                         residual=torch.zeros_like(own),
+                        anchor=own.clone(),
                     )
                 )
 
@@ -188,9 +193,10 @@ class Worker(Party):
                 view[0].copy_(parameter.grad.to_dense())
         for block, own in zip(self.flat.blocks, self.blocks, strict=True):
             part = block.parameters
-            gradient[part] = method.meanwhile.correct(
+            own.state, corrected = method.meanwhile.correct(
                 own.state, gradient[part][None], self.values[part][None]
-            )[0]
+            )
+            gradient[part] = corrected[0]
         for view, parameter in zip(views, parameters, strict=False):
             if parameter.grad is not None:
                 parameter.grad = view[0].to(parameter.dtype)
@@ -207,9 +213,11 @@ class Server(Party):
         self.residual = torch.zeros_like(self.parameters())
         self.known = self.parameters().clone()
         self.hints: list[Tensor | None] = [None] * len(flat.blocks)
+        self.mean = torch.zeros_like(self.parameters())  # of the last push
+        self.extra = torch.zeros_like(self.parameters())
 
-    def apply(self, update: Tensor, lr: float) -> None:
-        """Add a mean update, or hand it to the server's optimizer as a negative gradient."""
+    def apply(self, update: Tensor, lr: float, blocks: Sequence[int] = (0,)) -> None:
+        """Add a mean update of some blocks, or hand it to the optimizer as a negative gradient."""
         n = self.flat.num_parameters
         if self.optimizer is None:
             step = update.clone()
@@ -217,11 +225,11 @@ class Server(Party):
                 step[:n] = lr * update[:n]
             self.set(self.values + self.rounded(step))
             return
-        if self.at_server:
-            set_lr(self.optimizer, lr)
+        prepare_server_step(self.optimizer, lr, self.at_server)
+        pushed = {i for number in blocks for i in self.flat.tensors_of(self.flat.blocks[number])}
         views = self.flat.views(update[None])
-        for parameter, change in zip(self.model.parameters(), views, strict=False):
-            parameter.grad = -change[0].to(parameter.dtype)
+        for i, (parameter, change) in enumerate(zip(self.model.parameters(), views, strict=False)):
+            parameter.grad = -change[0].to(parameter.dtype) if i in pushed else None
         self.optimizer.step()
         values = self.read()
         values[n:] = self.values[n:] + update[n:]
@@ -267,8 +275,11 @@ class Reference(Engine):
             self._move(method, self.workers[i], update, lr)
         if turn.is_push:  # (c), (d)
             senders = np.flatnonzero(turn.pushes).tolist()
-            messages = {i: self._message(method, i, step) for i in senders}
-            self._serve(method, messages, step)
+            extras = {i: self._at_push(method, self.workers[i]) for i in senders}
+            messages = {i: self._message(method, i, step, turn.push_blocks) for i in senders}
+            self._serve(method, messages, step, turn.push_blocks)
+            if method.meanwhile.sends_extra:
+                self._collect(method, {i: e for i, e in extras.items() if e is not None})
         for i in turn.uses if method.delay else ():  # (e)
             self._use(method, self.workers[i])
         for i, pull in self._make_pulls(method, turn.pulling, turn.block, step).items():
@@ -279,27 +290,48 @@ class Reference(Engine):
 
     def _move(self, method: Scheduled, worker: Worker, update: Tensor, lr: float) -> None:
         """Add to the unsent updates, and move the worker's model by its guess."""
-        worker.unsent = worker.unsent + update
-        worker.num_unsent += 1
         values = worker.values.clone()
         for block, own in zip(self.flat.blocks, worker.blocks, strict=True):
             of_parameters, of_buffers = update[block.parameters], update[block.buffers]
+            own.unsent.add(of_parameters, lr)
+            own.buffers_unsent = own.buffers_unsent + of_buffers
             own.since.add(of_parameters, lr)
             own.buffers_since = own.buffers_since + of_buffers
             values[block.parameters] += method.meanwhile.move(own.state, of_parameters[None], lr)[0]
             values[block.buffers] += _buffer_share(method, own.state) * of_buffers
         worker.set(values)
 
-    def _message(self, method: Scheduled, i: int, step: int) -> Tensor:
-        """Worker i's push, as the server decodes it."""
-        worker, n = self.workers[i], self.flat.num_parameters
-        content = worker.unsent.clone()
-        if self.job.optimizer_at == "server":  # the mean gradient of the round
-            content[:n] /= worker.num_unsent
-        worker.unsent, worker.num_unsent = torch.zeros_like(content), 0
+    def _at_push(self, method: Scheduled, worker: Worker) -> Tensor | None:
+        """What the compensation does before a push; returns the vector that rides along."""
+        if not method.meanwhile.acts_at_push:
+            return None
+        (block,), (own,) = self.flat.blocks, worker.blocks  # there is but one
+        values = worker.values.clone()
+        own.state, model, extra = method.meanwhile.push(
+            own.state,
+            values[block.parameters][None],
+            own.unsent.window(),
+            method.context(len(self.workers)),
+        )
+        values[block.parameters] = model[0]
+        worker.set(values)
+        return None if extra is None else extra[0]
+
+    def _message(self, method: Scheduled, i: int, step: int, blocks: Sequence[int]) -> Tensor:
+        """Worker i's push of some blocks, as the server decodes it; the others are zero."""
+        worker = self.workers[i]
+        content = torch.zeros_like(worker.values)
         decay = method.up.error_feedback
-        for number, (block, own) in enumerate(zip(self.flat.blocks, worker.blocks, strict=True)):
-            values = content[block.parameters]
+        for number in blocks:
+            block, own = self.flat.blocks[number], worker.blocks[number]
+            values = own.unsent.total
+            if method.sends == "displacement":
+                values = worker.values[block.parameters] - own.anchor
+            if self.job.optimizer_at == "server":  # the mean gradient of the round
+                values = values / own.unsent.steps
+            content[block.buffers] = own.buffers_unsent
+            own.unsent = Sum(torch.zeros_like(values))
+            own.buffers_unsent = torch.zeros_like(own.buffers_unsent)
             if decay is not None:
                 values = values + decay * own.residual
             draw = Draw(self.job.seed, Purpose.ENCODE_UP, np.array([i]), step, number)
@@ -308,7 +340,17 @@ class Reference(Engine):
             content[block.parameters] = sent
         return content
 
-    def _serve(self, method: Scheduled, messages: dict[int, Tensor], step: int) -> None:
+    def _collect(self, method: Scheduled, extras: dict[int, Tensor]) -> None:
+        """The server's own vector, from those that rode along with the pushes."""
+        weights = self.job.weights() if method.weights == "samples" else [1.0] * len(self.workers)
+        total = _sum([weights[i] * extra for i, extra in extras.items()])
+        mean = total / sum(weights[i] for i in extras)
+        share = len(extras) / len(self.workers)
+        self.server.extra = method.meanwhile.collect(self.server.extra, mean, share)
+
+    def _serve(
+        self, method: Scheduled, messages: dict[int, Tensor], step: int, blocks: Sequence[int]
+    ) -> None:
         """Apply the weighted mean of the messages to the server's model."""
         weights = self.job.weights()
         if method.weights == "equal":
@@ -321,7 +363,8 @@ class Reference(Engine):
         if method.meanwhile.needs_hints:
             each = [(w if method.weights == "samples" else 1.0, messages[i])
                     for i, w in enumerate(weights) if i in messages]  # fmt: skip
-            self._hint(method, mean, each, weight)
+            self._hint(method, mean, each, weight, blocks)
+        self.server.mean = mean[: self.flat.num_parameters].clone()
         if method.down.what == "mean":
             n = self.flat.num_parameters
             values = mean[:n]
@@ -330,7 +373,7 @@ class Reference(Engine):
             draw = Draw(self.job.seed, Purpose.ENCODE_DOWN, np.array([0]), step)
             mean[:n] = _round_trip(method.down.encoding, values, draw)
             self.server.residual = values - mean[:n]
-        self.server.apply(mean, self.job.lr(step))
+        self.server.apply(mean, self.job.lr(step), blocks)
 
     def _sum(self, vectors: Sequence[Tensor]) -> Tensor:
         """Element by element, in the order of the workers."""
@@ -340,11 +383,16 @@ class Reference(Engine):
         return total
 
     def _hint(
-        self, method: Scheduled, mean: Tensor, each: list[tuple[float, Tensor]], weight: float
+        self,
+        method: Scheduled,
+        mean: Tensor,
+        each: list[tuple[float, Tensor]],
+        weight: float,
+        blocks: Sequence[int],
     ) -> None:
         """|mean|^2 and mean |update|^2 of a block, smoothed over pushes."""
-        for number, block in enumerate(self.flat.blocks):
-            part = block.parameters
+        for number in blocks:
+            part = self.flat.blocks[number].parameters
             fresh = torch.tensor(
                 [_length_sq(mean[part]), sum(w * _length_sq(u[part]) for w, u in each) / weight],
                 dtype=torch.float64,
@@ -364,7 +412,9 @@ class Reference(Engine):
             self.server.known[part] += _round_trip(method.down.encoding, gap, draw)
         for i in pulling:
             worker, of_block = self.workers[i], self.workers[i].blocks[number]
-            if not differences:
+            if method.down.what == "update":
+                arriving = self.server.mean[part].clone()
+            elif not differences:
                 arriving = model[part].clone()
             elif method.shares_known:
                 arriving = self.server.known[part].clone()
@@ -377,7 +427,8 @@ class Reference(Engine):
             of_block.since = Sum(torch.zeros_like(window.total))
             of_block.buffers_since = torch.zeros_like(of_block.buffers_since)
             buffers = model[block.buffers].clone()
-            pulls[i] = Pull(number, arriving, buffers, window, self.server.hints[number])
+            hints, extra = self.server.hints[number], self.server.extra[part].clone()
+            pulls[i] = Pull(number, arriving, buffers, window, hints, extra)
         return pulls
 
     def _use(self, method: Scheduled, worker: Worker) -> None:
@@ -386,15 +437,18 @@ class Reference(Engine):
         assert pull is not None
         worker.pull = None
         block, own = self.flat.blocks[pull.block], worker.blocks[pull.block]
-        own.state, parameters = method.meanwhile.use(
-            own.state,
+        values = worker.values.clone()
+        pulled = Pulled(
             pull.parameters[None],
+            values[block.parameters][None] if method.meanwhile.needs_own else None,
             own.since.window() if method.delay else None,
             pull.window.window(),
             pull.hints,
-            method.context(len(self.workers)),
+            pull.extra[None] if method.meanwhile.sends_extra else None,
         )
-        values = worker.values.clone()
+        context = method.context(len(self.workers))
+        own.state, parameters = method.meanwhile.use(own.state, pulled, context)
+        own.anchor = pull.parameters
         values[block.parameters] = parameters[0]
         share = _buffer_share(method, own.state)
         values[block.buffers] = pull.buffers + share * own.buffers_since
@@ -499,8 +553,8 @@ class Reference(Engine):
                 tensor.copy_(value)
 
     #: What a checkpoint keeps of a worker and the server beside their models, and of LAG.
-    _OF_WORKER = ("unsent", "num_unsent", "steps", "known")
-    _OF_SERVER = ("residual", "known", "hints")
+    _OF_WORKER = ("steps", "known")
+    _OF_SERVER = ("residual", "known", "hints", "extra")
     _OF_LAG = ("gradients", "history", "smoothness", "moved_sq")
 
     def _own_state(self) -> dict[str, Any]:
@@ -530,7 +584,10 @@ class Reference(Engine):
             worker.load_state(saved)
             for name in self._OF_WORKER:
                 setattr(worker, name, saved[name])
-            worker.blocks = [OfBlock(**{**b, "since": Sum(**b["since"])}) for b in saved["blocks"]]
+            worker.blocks = [
+                OfBlock(**{**b, "since": Sum(**b["since"]), "unsent": Sum(**b["unsent"])})
+                for b in saved["blocks"]
+            ]
             pull = saved["pull"]
             worker.pull = pull and Pull(**{**pull, "window": Sum(**pull["window"])})
         if isinstance(self.job.method, Lazy):

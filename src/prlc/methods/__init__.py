@@ -17,7 +17,15 @@ from prlc import text
 from prlc.errors import ConfigError
 from prlc.methods.asgd import ASGD
 from prlc.methods.base import SETTINGS, Asynchronous, Lazy, Mask, Method, Scheduled
-from prlc.methods.compensation import COMPENSATIONS, Compensation, Context, Share, State, Window
+from prlc.methods.compensation import (
+    COMPENSATIONS,
+    Compensation,
+    Context,
+    Pulled,
+    Share,
+    State,
+    Window,
+)
 from prlc.methods.lag import LAGPS, LAGWK
 from prlc.methods.presets import (
     EF21P,
@@ -25,12 +33,17 @@ from prlc.methods.presets import (
     PR,
     PRLC,
     QSGD,
+    SCAFFOLD,
+    STC,
     CoCoDSGD,
+    DeMo,
     DiLoCo,
+    EagerDiLoCo,
     FedProx,
     LocalSGD,
     PipeSGD,
     SparseLoCo,
+    StreamingDiLoCo,
     TernGrad,
     TopKSGD,
 )
@@ -47,22 +60,28 @@ __all__ = [
     "PR",
     "PRLC",
     "QSGD",
+    "SCAFFOLD",
     "SETTINGS",
+    "STC",
     "Asynchronous",
     "CoCoDSGD",
     "Compensation",
     "Context",
+    "DeMo",
     "DiLoCo",
+    "EagerDiLoCo",
     "FedProx",
     "Lazy",
     "LocalSGD",
     "Mask",
     "Method",
     "PipeSGD",
+    "Pulled",
     "Scheduled",
     "Share",
     "SparseLoCo",
     "State",
+    "StreamingDiLoCo",
     "TernGrad",
     "Timetable",
     "TopKSGD",
@@ -86,12 +105,17 @@ METHODS: dict[str, type[Method]] = {
         PipeSGD,
         CoCoDSGD,
         DiLoCo,
+        StreamingDiLoCo,
+        EagerDiLoCo,
         FedProx,
+        SCAFFOLD,
         SparseLoCo,
         QSGD,
         TernGrad,
         TopKSGD,
         EF21P,
+        STC,
+        DeMo,
     )
 }
 

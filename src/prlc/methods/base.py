@@ -75,6 +75,8 @@ class Scheduled(Method):
     encoded by `up`; `weights` says how much each counts in the mean. A worker pulls at a
     `pull_ratio` of the push steps, chosen by `schedule`: one of `blocks` parts of the model in
     turn, encoded by `down` and used `delay` steps later. `meanwhile` is what it does in between.
+    With `push_blocks=turn` every block has push steps of its own, spread over the round. A push
+    `sends` the updates not sent yet, or the displacement from the last model pulled.
     """
 
     _: dataclasses.KW_ONLY
@@ -88,6 +90,8 @@ class Scheduled(Method):
     up: Encoding = field(default_factory=Plain)
     down: Down = field(default_factory=Down)
     meanwhile: Compensation = field(default_factory=Hold)
+    push_blocks: str = "all"
+    sends: str = "updates"
 
     title: ClassVar[str] = ""
     """The name in labels; empty: the name of the class."""
@@ -125,6 +129,7 @@ class Scheduled(Method):
             and self.down.plain
             and self.gain is not None
             and self.gain <= 1.0
+            and self.sends == "updates"
         )
 
     @cached_property
@@ -138,7 +143,12 @@ class Scheduled(Method):
     @property
     def interval(self) -> float:
         """The mean number of steps between a worker's pulls of the same block."""
-        return self.every * self.blocks / self.pull_ratio
+        return self.every * (1 if self.in_turn else self.blocks) / self.pull_ratio
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether blocks are pushed in turn, each at steps of its own."""
+        return self.push_blocks == "turn" and self.blocks > 1
 
     @property
     def all_pull(self) -> bool:
@@ -164,8 +174,11 @@ class Scheduled(Method):
         how = "" if self.down.plain else f", {self.down}"
         return {
             "takes_part": part + (", by samples" if self.weights == "samples" else ""),
-            "push": "each step" if self.every == 1 else f"every {self.every} steps",
-            "message": str(self.up),
+            "push": ("each step" if self.every == 1 else f"every {self.every} steps")
+            + (", blocks in turn" if self.in_turn else ""),
+            "message": str(self.up)
+            + (" displacement" if self.sends == "displacement" else "")
+            + (" + control variate" if self.meanwhile.sends_extra else ""),
             "server": self.server,
             "pull": who + what + late + how,
             "meanwhile": "-" if self.all_pull and self.every == 1 and not self.delay
@@ -174,7 +187,7 @@ class Scheduled(Method):
 
 
 #: A compensation that overrides one of these does more than apply a constant share.
-_MORE_THAN_SHARE = ("init", "correct", "move", "use", "ahead")
+_MORE_THAN_SHARE = ("init", "correct", "move", "push", "use", "ahead")
 
 #: The settings of every scheduled method.
 SETTINGS: dict[str, str] = {
@@ -188,6 +201,8 @@ SETTINGS: dict[str, str] = {
     "up": "encoding of pushes",
     "down": "encoding of pulls",
     "meanwhile": "what a worker does between two pulls",
+    "push_blocks": "all blocks in every push, or each in its turn: all, turn",
+    "sends": "what a push says: updates, displacement (from the last pulled model)",
 }
 
 
@@ -208,6 +223,8 @@ _LABELS: dict[str, Callable[[Any], str]] = {
     "up": lambda part: f"up {_spaced(part)}",
     "down": lambda part: f"down {_spaced(part)}",
     "meanwhile": _spaced,
+    "push_blocks": lambda _: "pushed in turn",
+    "sends": str,
 }
 
 

@@ -47,6 +47,24 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Pulled:
+    """What a pull brings, and what the worker did in the meantime."""
+
+    model: Tensor
+    """The model that arrived, or the round's mean update if the method pulls that."""
+    own: Tensor | None = None
+    """The worker's model now, if `needs_own`."""
+    since: Window | None = None
+    """Its updates that `model` lacks; None: it has them all."""
+    window: Window | None = None
+    """Its updates between the previous pulled model and this one, if `needs_window`."""
+    hints: Tensor | None = None
+    """|mean update|^2 and mean |update|^2 of a push, smoothed, if `needs_hints`."""
+    extra: Tensor | None = None
+    """The server's vector that rides along, if `sends_extra`."""
+
+
+@dataclass(frozen=True)
 class Compensation(ABC):
     """How a worker moves between pulls. A frozen dataclass of settings."""
 
@@ -54,10 +72,20 @@ class Compensation(ABC):
     name: ClassVar[str] = ""
     #: Whether `use` needs the worker's updates between the last two pulled models.
     needs_window: ClassVar[bool] = False
+    #: Whether `use` looks at the worker's own model.
+    needs_own: ClassVar[bool] = False
     #: Whether the server sends signal and noise along with a pull.
     needs_hints: ClassVar[bool] = False
     #: Whether `correct` changes gradients.
     corrects: ClassVar[bool] = False
+    #: Whether `push` does something at a push step.
+    acts_at_push: ClassVar[bool] = False
+    #: Whether a vector of its own rides along with every push and pull.
+    sends_extra: ClassVar[bool] = False
+    #: Whether a pull brings the round's mean update, from which the worker makes its own model.
+    pulls_update: ClassVar[bool] = False
+    #: Whether updates must be -lr times a gradient, so only plain SGD may run on the workers.
+    needs_sgd: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return text.write(self, ",")
@@ -67,10 +95,10 @@ class Compensation(ABC):
         del start, context
         return {}
 
-    def correct(self, state: State, gradient: Tensor, own: Tensor) -> Tensor:
+    def correct(self, state: State, gradient: Tensor, own: Tensor) -> tuple[State, Tensor]:
         """The gradient that the optimizer gets. This changes what is pushed."""
-        del state, own
-        return gradient
+        del own
+        return state, gradient
 
     @abstractmethod
     def share(self, state: State) -> Tensor | float:
@@ -81,23 +109,24 @@ class Compensation(ABC):
         del lr
         return _times(self.share(state), update)
 
-    def use(
-        self,
-        state: State,
-        arriving: Tensor,
-        since: Window | None,
-        window: Window | None,
-        hints: Tensor | None,
-        context: Context,
-    ) -> tuple[State, Tensor]:
-        """Use a pulled model; returns the new state and the worker's new model.
+    def push(
+        self, state: State, own: Tensor, sent: Window, context: Context
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """At a push of the updates `sent`, after the own move.
 
-        since: the worker's updates that `arriving` lacks (None: it has them all).
-        window: its updates between the previous pulled model and this one, if `needs_window`.
-        hints: |mean update|^2 and mean |update|^2 of a push, smoothed, if `needs_hints`.
+        Returns the new state, the worker's model, and the vector that rides along.
         """
-        del window, hints, context
-        return state, self.ahead(state, arriving, since)
+        del sent, context
+        return state, own, None
+
+    def collect(self, kept: Tensor, mean: Tensor, share: float) -> Tensor:
+        """The server's vector, after the mean of those that a `share` of the workers sent."""
+        return kept + share * mean
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        """Use what a pull brought; returns the new state and the worker's new model."""
+        del context
+        return state, self.ahead(state, pulled.model, pulled.since)
 
     def hints(self, before: Tensor | None, fresh: Tensor) -> Tensor:
         """What the server sends along: the numbers of a push, given what it sent before.
@@ -190,16 +219,8 @@ class SignalToNoise(Compensation):
     def share(self, state: State) -> Tensor:
         return state["gain"]
 
-    def use(
-        self,
-        state: State,
-        arriving: Tensor,
-        since: Window | None,
-        window: Window | None,
-        hints: Tensor | None,
-        context: Context,
-    ) -> tuple[State, Tensor]:
-        del window
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        hints = pulled.hints
         assert hints is not None
         P, H, k = context.num_workers, context.every, context.interval
         of_mean, mean_of = hints[..., 0], hints[..., 1]  # of pushes, sums of H updates
@@ -211,7 +232,7 @@ class SignalToNoise(Compensation):
             total = k * S + N
             gain = torch.where(total > 0, (k * S + N / P) / total, gain).expand_as(gain).clone()
         state = {"gain": gain}
-        return state, self.ahead(state, arriving, since)
+        return state, self.ahead(state, pulled.model, pulled.since)
 
 
 @dataclass(frozen=True)
@@ -259,16 +280,9 @@ class GainCorrection(Compensation):
     def move(self, state: State, update: Tensor, lr: float) -> Tensor:
         return _times(state["theta"], update - lr * state["drift"])
 
-    def use(
-        self,
-        state: State,
-        arriving: Tensor,
-        since: Window | None,
-        window: Window | None,
-        hints: Tensor | None,
-        context: Context,
-    ) -> tuple[State, Tensor]:
-        del hints, context
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        del context
+        arriving, window = pulled.model, pulled.window
         assert window is not None
         Y, U = arriving - state["last"], window.total
         lr_sum = window.lr.to(U.dtype)[:, None]
@@ -289,7 +303,7 @@ class GainCorrection(Compensation):
             "product": product,
             "pulls": state["pulls"] + 1,
         }
-        return state, self.ahead(state, arriving, since)
+        return state, self.ahead(state, arriving, pulled.since)
 
     def ahead(self, state: State, arriving: Tensor, since: Window | None) -> Tensor:
         if since is None:
@@ -314,26 +328,166 @@ class Proximal(Own):
         del context
         return {"anchor": start.clone()}
 
-    def correct(self, state: State, gradient: Tensor, own: Tensor) -> Tensor:
-        return gradient + self.mu * (own - state["anchor"])
+    def correct(self, state: State, gradient: Tensor, own: Tensor) -> tuple[State, Tensor]:
+        return state, gradient + self.mu * (own - state["anchor"])
 
-    def use(
-        self,
-        state: State,
-        arriving: Tensor,
-        since: Window | None,
-        window: Window | None,
-        hints: Tensor | None,
-        context: Context,
-    ) -> tuple[State, Tensor]:
-        del window, hints, context
-        own = self.ahead(state, arriving, since)
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        del context
+        own = self.ahead(state, pulled.model, pulled.since)
         return {"anchor": own.clone()}, own
+
+
+@dataclass(frozen=True)
+class Mix(Own):
+    """The own update; of a model that arrives, all but the share `alpha` of the own one is taken.
+
+    Streaming DiLoCo's x_i <- alpha x_i + (1 - alpha) W.
+    """
+
+    alpha: float = 0.5
+
+    name: ClassVar[str] = "mix"
+    needs_own: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.alpha) and 0 <= self.alpha < 1):
+            raise ConfigError(f"alpha of `mix` must lie in [0, 1) but is {self.alpha!r}.")
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        del context
+        assert pulled.own is not None
+        return state, pulled.model + self.alpha * (pulled.own - pulled.model)
+
+
+@dataclass(frozen=True)
+class ControlVariates(Own):
+    """SCAFFOLD: the own update, corrected by what everybody's gradient is known to be.
+
+    a step:   -lr (g - c_i + c)
+    a push:   c_i' = the first gradient of the round (option 1), or
+              c_i' = c_i - c + (x - y) / (sum of the round's lr) (option 2); sends c_i' - c_i
+    server:   c += (|S|/N) mean (c_i' - c_i)
+    """
+
+    option: int = 2
+
+    name: ClassVar[str] = "scaffold"
+    corrects: ClassVar[bool] = True
+    acts_at_push: ClassVar[bool] = True
+    sends_extra: ClassVar[bool] = True
+    needs_sgd: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if type(self.option) is not int or self.option not in (1, 2):
+            raise ConfigError(f"SCAFFOLD's option must be 1 or 2 but is {self.option!r}.")
+
+    def init(self, start: Tensor, context: Context) -> State:
+        del context
+        state = {"own": torch.zeros_like(start), "common": torch.zeros_like(start)}
+        if self.option == 1:
+            numbers = torch.ones(len(start), dtype=torch.float64, device=start.device)
+            state |= {"first": torch.zeros_like(start), "begins": numbers}
+        return state
+
+    def correct(self, state: State, gradient: Tensor, own: Tensor) -> tuple[State, Tensor]:
+        del own
+        if self.option == 1:
+            first = torch.where(state["begins"][:, None] > 0, gradient, state["first"])
+            state = state | {"first": first, "begins": torch.zeros_like(state["begins"])}
+        return state, gradient - state["own"] + state["common"]
+
+    def push(
+        self, state: State, own: Tensor, sent: Window, context: Context
+    ) -> tuple[State, Tensor, Tensor | None]:
+        del context
+        before = state["own"]
+        if self.option == 1:
+            fresh = state["first"]
+            state = state | {"begins": torch.ones_like(state["begins"])}
+        else:
+            lr = sent.lr.to(before.dtype)[:, None]
+            fresh = before - state["common"] - torch.where(lr > 0, sent.total / lr, 0.0)
+        return state | {"own": fresh}, own, fresh - before
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        assert pulled.extra is not None
+        return super().use(state | {"common": pulled.extra.clone()}, pulled, context)
+
+
+@dataclass(frozen=True)
+class Eager(Own):
+    """Eager DiLoCo: at the end of a round, the own displacement and the others' last.
+
+    Every worker has outer parameters of its own and takes the server's Nesterov step on them, with
+
+        (D_i(k) + sum_{j != i} D_j(k-1)) / P  =  mean(k-1) + (D_i(k) - D_i(k-1)) / P
+
+    mean(k-1) is the pull that arrives then. In the first round the others count 0.
+    """
+
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    name: ClassVar[str] = "eager"
+    acts_at_push: ClassVar[bool] = True
+    pulls_update: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("The outer learning rate of `eager`", self.lr)
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ConfigError(
+                f"The outer momentum of `eager` must lie in [0, 1) but is {self.momentum!r}."
+            )
+
+    def init(self, start: Tensor, context: Context) -> State:
+        del context
+        return {
+            "outer": start.clone(),
+            "momentum": torch.zeros_like(start),
+            "last": torch.zeros_like(start),  # D_i of this round, at its end, and of the one before
+            "before": torch.zeros_like(start),
+            "rounds": torch.zeros(len(start), dtype=torch.float64, device=start.device),
+        }
+
+    def push(
+        self, state: State, own: Tensor, sent: Window, context: Context
+    ) -> tuple[State, Tensor, Tensor | None]:
+        first = not bool(state["rounds"].any())  # all workers have as many
+        state = state | {
+            "last": sent.total.clone(),
+            "before": state["last"],
+            "rounds": state["rounds"] + 1,
+        }
+        if first:
+            state = self._step(state, sent.total / context.num_workers)
+            own = state["outer"]
+        return state, own, None
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        fresh = (state["last"] - state["before"]) / context.num_workers
+        state = self._step(state, pulled.model + fresh)
+        return state, state["outer"]
+
+    def _step(self, state: State, displacement: Tensor) -> State:
+        momentum = self.momentum * state["momentum"] + displacement
+        outer = state["outer"] + self.lr * (displacement + self.momentum * momentum)
+        return state | {"momentum": momentum, "outer": outer}
 
 
 #: The values of `meanwhile=`.
 COMPENSATIONS: dict[str, type[Compensation]] = {
-    kind.name: kind for kind in (Hold, Own, Share, SignalToNoise, GainCorrection, Proximal)
+    kind.name: kind
+    for kind in (
+        Hold,
+        Own,
+        Share,
+        SignalToNoise,
+        GainCorrection,
+        Proximal,
+        Mix,
+        ControlVariates,
+        Eager,
+    )
 }
 
 

@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 
 from prlc.encodings import Down, Encoding, TopK, parse_encoding
 from prlc.methods.base import Scheduled
-from prlc.methods.compensation import Compensation, Hold, Own, Proximal
+from prlc.methods.compensation import (
+    Compensation,
+    ControlVariates,
+    Eager,
+    Hold,
+    Mix,
+    Own,
+    Proximal,
+)
 
 # -- the paper ----------------------------------------------------------------------------------
 
@@ -87,6 +95,28 @@ class FedProx(LocalSGD):
 
 
 @dataclass(frozen=True)
+class SCAFFOLD(LocalSGD):
+    """Local SGD whose steps are corrected by control variates, for data that differ.
+
+    `option`: a worker's control variate is its first gradient of the round (1), or its mean
+    gradient over the round (2).
+    """
+
+    option: int = 2
+    meanwhile: Compensation = field(
+        default_factory=ControlVariates, kw_only=True, init=False, repr=False
+    )
+
+    summary: ClassVar[str] = "H local steps, corrected by control variates that ride along"
+    paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
+    name: ClassVar[str] = "scaffold"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meanwhile", ControlVariates(self.option))
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
 class CoCoDSGD(LocalSGD):
     """Local SGD that averages while the next `every` steps run, and adds them to the average."""
 
@@ -147,6 +177,37 @@ class SparseLoCo(LocalSGD):
     title: ClassVar[str] = "SparseLoCo"
 
 
+@dataclass(frozen=True)
+class StreamingDiLoCo(DiLoCo):
+    """DiLoCo by fragments: each is exchanged at steps of its own, in 4 bits, and mixed in late."""
+
+    blocks: int = field(default=2, kw_only=True)
+    delay: int = field(default=2, kw_only=True)
+    up: Encoding = field(default_factory=lambda: parse_encoding("int4"), kw_only=True)
+    meanwhile: Compensation = field(default_factory=Mix, kw_only=True)
+    push_blocks: str = field(default="turn", kw_only=True)
+    sends: str = field(default="displacement", kw_only=True)
+
+    summary: ClassVar[str] = "DiLoCo, fragment by fragment, in 4 bits, mixed in late"
+    paper: ClassVar[str] = "Douillard et al. 2025, arXiv:2501.18512"
+    name: ClassVar[str] = "streaming-diloco"
+    title: ClassVar[str] = "Streaming DiLoCo"
+
+
+@dataclass(frozen=True)
+class EagerDiLoCo(CoCoDSGD):
+    """DiLoCo that never waits: own displacements count at once, the others' a round later."""
+
+    down: Down = field(default_factory=lambda: Down(what="update"), kw_only=True)
+    meanwhile: Compensation = field(default_factory=Eager, kw_only=True)
+
+    summary: ClassVar[str] = "DiLoCo on the own displacement and the others' last"
+    paper: ClassVar[str] = "Kale et al. 2025, arXiv:2502.12996"
+    name: ClassVar[str] = "eager-diloco"
+    title: ClassVar[str] = "Eager DiLoCo"
+    server: ClassVar[str] = "nesterov"
+
+
 # -- small messages -----------------------------------------------------------------------------
 
 
@@ -197,3 +258,56 @@ class EF21P(Scheduled):
     paper: ClassVar[str] = "Gruntkowska et al. 2023, arXiv:2209.15218"
     name: ClassVar[str] = "ef21-p"
     title: ClassVar[str] = "EF21-P"
+
+
+@dataclass(frozen=True)
+class STC(Scheduled):
+    """Sparse ternary messages both ways: the largest `share`, as signs of its mean magnitude.
+
+    `bits`: of a value; 32 sends values as they are. `chunk`: how many numbers are ranked together.
+    """
+
+    share: float = 0.01
+    bits: int = field(default=1, kw_only=True)
+    chunk: int = field(default=4096, kw_only=True)
+    up: Encoding = field(default_factory=TopK, kw_only=True, init=False, repr=False)
+    down: Down = field(default_factory=Down, kw_only=True, init=False, repr=False)
+
+    summary: ClassVar[str] = "synchronous SGD, sparse ternary messages both ways"
+    paper: ClassVar[str] = "Sattler et al. 2019, arXiv:1903.02891"
+    name: ClassVar[str] = "stc"
+
+    def __post_init__(self) -> None:
+        encoding = TopK(self.share, self.bits, self.chunk)
+        object.__setattr__(self, "up", encoding)
+        object.__setattr__(self, "down", Down(encoding))
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class DeMo(Scheduled):
+    """Decoupled momentum: sends its fastest components; the server steps by the sign of the sum.
+
+    What is not sent stays behind and fades by `decay`, which is the momentum. `transform`: rank
+    the components of each chunk's cosine transform rather than the numbers themselves.
+    """
+
+    share: float = 1 / 128
+    decay: float = field(default=0.999, kw_only=True)
+    transform: bool = field(default=True, kw_only=True)
+    bits: int = field(default=32, kw_only=True)
+    chunk: int = field(default=4096, kw_only=True)
+    up: Encoding = field(default_factory=TopK, kw_only=True, init=False, repr=False)
+    down: Down = field(default_factory=lambda: Down(what="gather"), kw_only=True)
+
+    summary: ClassVar[str] = "top-k of a fading momentum, then a step by the sign of the sum"
+    paper: ClassVar[str] = "Peng et al. 2024, arXiv:2411.19870"
+    name: ClassVar[str] = "demo"
+    server: ClassVar[str] = "sign"
+
+    def __post_init__(self) -> None:
+        encoding = TopK(
+            self.share, self.bits, self.chunk, decay=self.decay, transform=self.transform
+        )
+        object.__setattr__(self, "up", encoding)
+        super().__post_init__()

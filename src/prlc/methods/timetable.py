@@ -34,6 +34,8 @@ class Turn(NamedTuple):
     """The block of the model that is pulled."""
     used_block: int
     """The block of the model that is used."""
+    push_blocks: range
+    """The blocks of the model that are pushed, at a push step."""
 
     @property
     def is_push(self) -> bool:
@@ -55,6 +57,8 @@ class Timetable:
         self._busy_until = np.zeros(num_workers, np.int64)
         self._begun: list[NDArray[np.bool_]] = []  # the masks of the last `delay` steps
         self._next = 0
+        #: How many push steps a round has.
+        self.turns_a_round = method.blocks if method.in_turn else 1
 
     def __getitem__(self, step: int) -> Turn:
         if not self._first <= step < self._first + len(self._turns):
@@ -70,9 +74,24 @@ class Timetable:
         """The same without an end, for workers that have run ahead of the last step."""
         return Timetable(self._method, self._P, self._seed)
 
+    def next_push(self, step: int) -> int | None:
+        """The first push step from `step` on; None if the run ends before."""
+        if self.is_over(step):
+            return None
+        H, n = self._method.every, self.turns_a_round
+        passed = step % H + 1
+        turn = -(-passed * n // H)
+        end = turn * H // n
+        if end < passed:
+            end = (turn + 1) * H // n
+        found = step - step % H + end - 1
+        return found if self._steps is None else min(found, self._steps - 1)
+
     def pushes(self, steps: NDArray[np.int64]) -> Mask:
-        """Whether each of `steps` is a push step: every H-th, and the last of the run."""
-        due: Mask = (steps + 1) % self._method.every == 0
+        """Whether each of `steps` is a push step: every H-th (of a block), and the run's last."""
+        H, n = self._method.every, self.turns_a_round
+        passed = steps % H + 1  # of the round; turn k ends at step k H / n of it
+        due: Mask = -(-passed * n // H) * H // n == passed
         if self._steps is not None:
             due |= steps == self._steps - 1
         return due
@@ -119,12 +138,24 @@ class Timetable:
                     pulling[at - m.delay] if at >= m.delay else [],
                     self.block(each),
                     self.block(max(0, each - m.delay)),
+                    self.pushed_blocks(each),
                 )
             )
 
     def block(self, step: int) -> int:
         """The block of the model that is pulled at a step."""
+        if self._method.in_turn:
+            passed = step % self._method.every + 1
+            return -(-passed * self.turns_a_round // self._method.every) - 1
         return (step // self._method.every) % self._method.blocks
+
+    def pushed_blocks(self, step: int) -> range:
+        """The blocks of the model that are pushed at a push step; in the last step, all."""
+        m = self._method
+        if not m.in_turn or (self._steps is not None and step == self._steps - 1):
+            return range(m.blocks)
+        block = self.block(step)
+        return range(block, block + 1)
 
     def _in_time(self, steps: NDArray[np.int64]) -> Mask:
         """Whether a pull would be used before the run ends; otherwise it does not begin."""

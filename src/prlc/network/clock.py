@@ -48,6 +48,8 @@ class Exchange(NamedTuple):
     """Who computes; None: all."""
     down: Sequence[float] | None = None
     """The bytes that each worker pulls; None: `bytes_down`."""
+    up: float | None = None
+    """The bytes that a worker pushes; None: `bytes_up`."""
 
 
 Communication = Callable[[int], Exchange | tuple[bool, Mask]]
@@ -79,6 +81,7 @@ class _Step:
     pulls: list[bool]
     computes: list[bool] | None
     down: Sequence[float] | None
+    up: float | None
     last_push: int  # the last step up to this one with pushes, or -1
     missing: int  # pushes still to leave; in a step without pushes, workers still computing
     waiting: list[tuple[int, float | None]] = field(default_factory=list)
@@ -209,6 +212,7 @@ class RunAheadClock:
             given.pulls.tolist(),
             None if given.computes is None else given.computes.tolist(),
             given.down,
+            given.up,
             self._last_push,
             sum(pushes) if is_push else P,
         )
@@ -224,7 +228,7 @@ class RunAheadClock:
         self._step_of[worker], self._computed_at[worker] = step, time
         state = self._steps[step]
         if state.pushes[worker]:
-            self._links.push(self._now, worker)
+            self._links.push(self._now, worker, state.up)
             return
         if not state.is_push:
             state.missing -= 1
@@ -344,20 +348,26 @@ class BarrierClock:
         pushes: Mask,
         pulls: Mask,
         down: Sequence[float] | None = None,
+        up: float | None = None,
     ) -> float:
         """Play one step; returns the time at which the server's new model exists.
 
         Masks have shape (num_workers,). A worker that computes pushes when it has computed, any
-        other pushes at once. When all pushes have arrived (without pushes: when all have
-        computed), the server sends the model, or `down` bytes of it, to those who pull.
+        other pushes at once: an update, or `up` bytes of it. When all pushes have arrived (without
+        pushes: when all have computed), the server sends the model, or `down` bytes of it, to
+        those who pull.
         """
+
+        def push(now: float, worker: int) -> None:
+            self._links.push(now, worker, up)
+
         ready = np.where(computes, self.now + self._row(step), self.now)
         computed = max(self.now, float(ready.max()))
         pushers = np.flatnonzero(pushes)
         order = pushers[np.argsort(ready[pushers], kind="stable")]
         model = computed
         if len(order):
-            model = self._transfer(self._links.push, ready[order].tolist(), order.tolist())
+            model = self._transfer(push, ready[order].tolist(), order.tolist())
         pullers = np.flatnonzero(pulls).tolist()
         over = model
         if pullers:

@@ -128,9 +128,9 @@ class ServerLinks:
             self._up = FairLink(network.server_up, pushes)
             self._down = FairLink(network.server_down, pulls)
 
-    def push(self, now: float, worker: int) -> None:
-        """Start sending the worker's update to the server."""
-        self._up.start(now, worker, self._bytes_up)
+    def push(self, now: float, worker: int, size: float | None = None) -> None:
+        """Start sending the worker's update, or a message of `size` bytes, to the server."""
+        self._up.start(now, worker, self._bytes_up if size is None else size)
 
     def pull(self, now: float, worker: int, size: float | None = None) -> None:
         """Start sending the model, or a message of `size` bytes, to the worker."""

@@ -96,10 +96,11 @@ class Timeline:
             return
         if self._barrier is not None:
             pushed, pulled = pushes.astype(bool), pulls.astype(bool)
-            down = None
+            up = down = None
             if self._timetable is not None and not self._plain:
-                down = self._sizes.pulls(self._timetable[step]).tolist()
-            self._seconds = self._barrier.step(step, computes, pushed, pulled, down)
+                turn = self._timetable[step]
+                up, down = self._sizes.pushed(turn), self._sizes.pulls(turn).tolist()
+            self._seconds = self._barrier.step(step, computes, pushed, pulled, down, up)
         elif seconds is not None:
             self._seconds = seconds
         elif self._arrivals is not None:
@@ -125,7 +126,8 @@ class Timeline:
         turn = (self._timetable.beyond if over else self._timetable)[step]
         if self._plain:
             return Exchange(turn.is_push, turn.pulls)
-        return Exchange(turn.pushes, turn.pulls, turn.computes, self._sizes.pulls(turn).tolist())
+        down, up = self._sizes.pulls(turn).tolist(), self._sizes.pushed(turn)
+        return Exchange(turn.pushes, turn.pulls, turn.computes, down, up)
 
     def replay(self, steps: Sequence[int]) -> list[float]:
         """The times at which `steps` (numbers of steps, ascending) are over.

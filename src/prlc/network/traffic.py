@@ -50,8 +50,10 @@ class MessageSizes:
         dtype: torch.dtype,
         payload: int,
     ) -> None:
+        #: The bytes of a push of all blocks.
         self.push = payload
-        self._encoded, self._plain, self._buffers = [payload], [payload], [0]
+        self._pushes = [payload]  # of each block
+        self._encoded, self._plain, self._beside = [payload], [payload], [0]
         self.replays = False
         if isinstance(method, Scheduled) and not method.trivial:
             self._of_parts(method, num_workers, blocks, dtype)
@@ -66,11 +68,16 @@ class MessageSizes:
         dtype: torch.dtype,
     ) -> None:
         down = method.down
-        self._buffers = [buffers * dtype.itemsize for _, buffers in blocks]
+        extra = method.meanwhile.sends_extra
         self._plain = [numel * dtype.itemsize for numel, _ in blocks]
+        # What travels beside the parameters, both ways: buffers, and perhaps one more vector.
+        self._beside = [
+            (buffers + (numel if extra else 0)) * dtype.itemsize for numel, buffers in blocks
+        ]
         ups = [method.up.size(numel, dtype) for numel, _ in blocks]
-        self.push = sum(ups) + sum(self._buffers)
-        if down.plain:
+        self._pushes = [sum(pair) for pair in zip(ups, self._beside, strict=True)]
+        self.push = sum(self._pushes)
+        if down.raw:
             self._encoded = self._plain
         elif down.what == "gather":
             self._encoded = [num_workers * size for size in ups]
@@ -82,7 +89,13 @@ class MessageSizes:
     @cached_property
     def pull(self) -> int:
         """The bytes of a pull of the largest block, by a worker that missed none."""
-        return max(sum(pair) for pair in zip(self._encoded, self._buffers, strict=True))
+        return max(sum(pair) for pair in zip(self._encoded, self._beside, strict=True))
+
+    def pushed(self, turn: Turn) -> int:
+        """The bytes that a worker pushes in a turn."""
+        if len(turn.push_blocks) == len(self._pushes):
+            return self.push
+        return sum(self._pushes[block] for block in turn.push_blocks)
 
     def pulls(self, turn: Turn) -> NDArray[np.int64]:
         """The bytes that each worker pulls in a turn. Call for every turn, in order."""
@@ -91,7 +104,7 @@ class MessageSizes:
         if self.replays and turn.pulling:
             missed, as_model = self.catch_up(turn)
             each = np.where(as_model, self._plain[block], missed * each)
-        return np.where(turn.pulls, each + self._buffers[block], 0)
+        return np.where(turn.pulls, each + self._beside[block], 0)
 
     def catch_up(self, turn: Turn) -> CatchUp:
         """What each worker lacks when a turn's message is made. Call once per turn, in order."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prlc import text
 from prlc.errors import ConfigError
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -30,6 +32,29 @@ class RuleSettings:
     """Whether workers push gradients, which are stepped along at the run's learning rate."""
 
 
+class SignStep(Optimizer):
+    """A step of the learning rate along the sign of each number, with weight decay (DeMo).
+
+    On the server it follows the run's learning rate and schedule.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float = 1.0, weight_decay: float = 0.0
+    ) -> None:
+        if not (lr >= 0 and weight_decay >= 0):
+            raise ValueError(f"lr={lr} and weight_decay={weight_decay} must not be negative")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+
+
 #: Worker optimizers by name; None is plain SGD.
 WORKER_OPTIMIZERS: dict[str, OptimizerFactory | None] = {
     "sgd": None,
@@ -43,6 +68,7 @@ SERVER_OPTIMIZERS: dict[str, OptimizerFactory | None] = {
     "add": None,
     # DiLoCo's outer optimizer; its gradient is minus the mean update.
     "nesterov": partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True),
+    "sign": SignStep,
 }
 
 # The update of an element depends on no other element, so one instance over the stacked
@@ -57,6 +83,7 @@ _ELEMENTWISE: tuple[type[Optimizer], ...] = (
     torch.optim.Adamax,
     torch.optim.NAdam,
     torch.optim.RAdam,
+    SignStep,
 )
 
 
@@ -86,6 +113,12 @@ def needs_whole_tensors(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.") and not is_elementwise(optimizer)
 
 
+def prepare_server_step(optimizer: Optimizer, lr: float, takes_gradients: bool) -> None:
+    """Give a server's optimizer the run's learning rate, if it follows it."""
+    if takes_gradients or isinstance(optimizer, SignStep):
+        set_lr(optimizer, lr)
+
+
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
@@ -95,9 +128,25 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 def choose(
     name: str | OptimizerFactory | None, known: dict[str, OptimizerFactory | None], role: str
 ) -> OptimizerFactory | None:
-    """The factory that `known` lists under `name`; a factory or None passes through."""
+    """The factory that a text names, such as `nesterov` or `nesterov,lr=0.4,momentum=0.9`.
+
+    A factory or None passes through.
+    """
     if name is None or callable(name):
         return name
-    if name not in known:
-        raise ConfigError(f"There is no {role} optimizer {name!r}. Choose: {', '.join(known)}.")
-    return known[name]
+    kind, pairs = text.split(name, ",")
+    if kind not in known:
+        raise ConfigError(f"There is no {role} optimizer {kind!r}. Choose: {', '.join(known)}.")
+    factory, settings = known[kind], {key: text.value_of(value) for key, value in pairs}
+    if not settings:
+        return factory
+    try:
+        if factory is None or "" in settings:
+            raise TypeError("it takes none" if factory is None else "write them as name=value")
+        chosen = partial(factory, **settings)
+        chosen([torch.zeros(1, requires_grad=True)])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"The {role} optimizer {name!r} does not take these settings ({error})."
+        ) from None
+    return chosen

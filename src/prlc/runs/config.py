@@ -15,7 +15,7 @@ from prlc.engines.processes import Cluster
 from prlc.engines.simulator.execution import Execution
 from prlc.errors import ConfigError
 from prlc.methods import PRLC, Asynchronous, Method
-from prlc.methods.check import check_optimizer_at
+from prlc.methods.check import check_optimizer, check_optimizer_at
 from prlc.network import PRESETS, Network
 from prlc.optim.optimizers import OptimizerFactory
 from prlc.optim.schedules import Constant, LRSchedule
@@ -67,6 +67,7 @@ class Config:
         check_device(self.device)
         server = self.server_optimizer or self.method.server
         check_optimizer_at(self.optimizer_at, self.method, server_optimizer=server != "add")
+        check_optimizer(self.method, plain_sgd=self.optimizer == "sgd")
 
     def _check_network(self) -> None:
         real = find_runtime(self.engine).multi_process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from prlc.engines.processes.wire import Pending, Tag
 from prlc.engines.processes.worker import Worker
 from prlc.engines.roles.notes import NO_MORE, Kind
 from prlc.engines.roles.packing import Vector
-from prlc.engines.roles.scheduled import PushBuffer, push_like
+from prlc.engines.roles.scheduled import PushBuffer
 from prlc.engines.roles.scheduled_server import ScheduledServerRole
 from prlc.engines.roles.scheduled_worker import ScheduledWorkerRole
 from prlc.errors import ConfigError
@@ -40,7 +41,7 @@ class ScheduledServer(Server):
         return ScheduledServerRole(values, self._packing, self._number, settings)
 
     def _push_like(self) -> Vector:
-        return push_like(self._packing, self.role.settings, self._number)
+        return self.role.form.zeros()
 
     def begin(self, step: int) -> None:
         self._expected = np.full(self.settings.num_workers, step - 1)  # up to this step, by worker
@@ -70,7 +71,8 @@ class ScheduledServer(Server):
             if next_push is None:
                 return
             self._expected[worker] = next_push
-            self._inbox.expect(worker)
+            blocks = self.role.timetable[next_push].push_blocks
+            self._inbox.expect(worker, partial(self.role.form.part, blocks=blocks))
 
     def _gather(self, step: int) -> list[float] | None:
         """Receive the step's pushes and apply their mean; None if all said goodbye instead."""
@@ -86,7 +88,7 @@ class ScheduledServer(Server):
             losses.append(note.loss)
             self._lr, self._ending = note.lr, note.save == NO_MORE
             if self._accepts(note, worker):
-                role.take(worker, self._inbox.update(worker, what))
+                role.take(step, worker, self._inbox.update(worker, what))
                 self._taken.append(worker)
         if len(gone) == len(expected):
             return None
@@ -146,7 +148,7 @@ class ScheduledWorker(Worker):
         role.prepare()
         update = role.target(buffer)
         kind = self._compute(update, step, loss)
-        role.take(update)
+        role.take(update, lr)
         if buffer is not None:
             self._push_unsent(step, kind, buffer)
         if not role.is_replaced(step):  # two passes over the model saved
@@ -156,8 +158,11 @@ class ScheduledWorker(Worker):
         return self._sit_out()
 
     def _push_unsent(self, step: int, kind: Kind, buffer: PushBuffer) -> None:
-        """Push the unsent updates, if any of them is usable."""
-        if self._bad < self._num_updates:
+        """Push the unsent updates, if any of them is usable.
+
+        A block that is pushed in its turn may have usable ones from before the last push.
+        """
+        if self._bad < self._num_updates or self.role.settings.method.in_turn:
             self.role.write_push(step, buffer)
             kind = Kind.UPDATE
         else:
@@ -167,7 +172,7 @@ class ScheduledWorker(Worker):
     def _exchange(self, step: int) -> None:
         """Use the pull that is due, then begin the next one."""
         late = self.role.settings.method.delay > 0
-        if late and self.role.uses_pull(step):
+        if late and self._arriving and self.role.uses_pull(step):
             self._use(step)
         if not self.role.begins_pull(step):
             return
@@ -211,11 +216,15 @@ class ScheduledWorker(Worker):
     def finish(self, says_goodbye: bool) -> None:
         """Push what is left of a round, then finish as all workers do."""
         if says_goodbye and self.role.num_unsent:
-            self._saves = NO_MORE
-            step = self.role.round_end(self.next_step - 1)
-            self._push_unsent(step, Kind.NOTHING, self._room(step))
-            if self.role.begins_pull(step):
-                self._exchange(step)
+            self._saves, step = NO_MORE, self.next_step - 1
+            for _ in range(self.role.timetable.turns_a_round):
+                step = self.role.next_push(step)
+                self._push_unsent(step, Kind.NOTHING, self._room(step))
+                if self._arriving:
+                    self._use(step)
+                if self.role.begins_pull(step):
+                    self._exchange(step)
+                step += 1
         self._await_pull(self.next_step)
         super().finish(says_goodbye)
 

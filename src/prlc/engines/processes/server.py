@@ -35,19 +35,25 @@ class Inbox:
         """`depth` is how many pushes of a worker may arrive at once."""
         self._wire, self._ranks, self._depth = wire, ranks, depth
         self._free = [deque(zeros() for _ in range(depth)) for _ in ranks]
-        self._updates: list[deque[Pending]] = [deque() for _ in ranks]
+        # What is on its way, and the room that it is received into.
+        self._updates: list[deque[tuple[Pending, Vector]]] = [deque() for _ in ranks]
         self._notes: list[deque[Pending]] = [deque() for _ in ranks]
 
     def has_room(self, worker: int) -> bool:
         """Whether one more push of the worker can be expected."""
         return len(self._notes[worker]) < self._depth
 
-    def expect(self, worker: int) -> None:
-        """Post receives for the worker's next push and the note that comes with it."""
+    def expect(self, worker: int, part: Callable[[Vector], Vector] | None = None) -> None:
+        """Post receives for the worker's next push and the note that comes with it.
+
+        `part`: what the push needs of the room for one; None: all.
+        """
         rank, notes, updates = self._ranks[worker], self._notes[worker], self._updates[worker]
         notes.append(self._wire.receive([Note.blank()], rank, Tag.PUSH_NOTE))
         if len(updates) < len(notes):  # an update that was not sent is still expected
-            updates.append(self._wire.receive(self._free[worker].popleft(), rank, Tag.PUSH))
+            room = self._free[worker].popleft()
+            needed = part(room) if part else room
+            updates.append((self._wire.receive(needed, rank, Tag.PUSH), room))
 
     def note(self, worker: int, what: str, timeout: float | None = None) -> Note:
         """Wait for the worker's next note."""
@@ -57,13 +63,13 @@ class Inbox:
 
     def await_update(self, worker: int, what: str, timeout: float) -> None:
         """Wait until the update that its note announced has arrived."""
-        self._updates[worker][0].wait(what, timeout)
+        self._updates[worker][0][0].wait(what, timeout)
 
     def update(self, worker: int, what: str) -> Vector:
         """The update that its note announced; valid until the worker's next push is expected."""
-        pending = self._updates[worker].popleft()
+        pending, room = self._updates[worker].popleft()
         pending.wait(what)
-        self._free[worker].append(pending.buffers)
+        self._free[worker].append(room)
         return pending.buffers
 
 

@@ -97,14 +97,14 @@ class InMemory(Engine):
                 buffers[i] = worker.new_buffer()
             update = worker.target(buffers.get(i))
             self._check(self._locals[i].update(update), i, step)
-            worker.take(update)
+            worker.take(update, lr)
             if worker.pushes(step):
                 worker.write_push(step, buffers[i])
                 self._sent["up"][i] += _bytes(buffers[i].messages)
             worker.move(update, lr)
         for number, server in enumerate(self._servers):
             for i in server.expects(step):
-                server.take(i, buffers[i].messages[number])
+                server.take(step, i, buffers[i].messages[number])
             if bad := server.bad_messages(step):
                 raise DivergedError(bad[0], step, "update")
         for server in self._servers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,12 @@ from torch import Tensor
 
 from prlc.engines.roles.packing import Vector
 from prlc.errors import ConfigError
-from prlc.optim.optimizers import RuleSettings, make, needs_whole_tensors, set_lr
+from prlc.optim.optimizers import (
+    RuleSettings,
+    make,
+    needs_whole_tensors,
+    prepare_server_step,
+)
 
 
 @dataclass
@@ -44,26 +50,29 @@ class ServerRule:
                 )
 
     @torch.no_grad()
-    def apply(self, update: Vector, lr: float) -> None:
-        """Add an update, or pass its parameters to the optimizer as minus a gradient."""
+    def apply(self, update: Vector, lr: float, only: Sequence[int] | None = None) -> None:
+        """Add an update, or pass its parameters to the optimizer as minus a gradient.
+
+        `only`: the tensors of the shard that it is for; None: all.
+        """
+        chosen = range(len(update)) if only is None else only
         if self._optimizer is None and not self._takes_gradients:
-            for flat, change in zip(self.shard.values, update, strict=True):
-                flat.add_(change)
+            for k in chosen:
+                self.shard.values[k].add_(update[k])
             return
         changes, of_buffers = self.shard.split(update)
         parameters, buffers = self.shard.split(self.shard.values)
         if self._optimizer is None:
-            for parameter, change in zip(parameters, changes, strict=True):
-                parameter.add_(change.mul(lr))
+            for k in chosen:
+                parameters[k].add_(changes[k].mul(lr))
         else:
-            if self._takes_gradients:
-                set_lr(self._optimizer, lr)
+            prepare_server_step(self._optimizer, lr, self._takes_gradients)
             leaves: list[Tensor] = self._optimizer.param_groups[0]["params"]
-            for leaf, change in zip(leaves, changes, strict=True):
-                leaf.grad = -change
+            for k, leaf in enumerate(leaves):
+                leaf.grad = -changes[k] if k in chosen else None
             self._optimizer.step()
-        for flat, change in zip(buffers, of_buffers, strict=True):
-            flat.add_(change)
+        for k in chosen:
+            buffers[k].add_(of_buffers[k])
 
     def state(self) -> dict[str, Any]:
         """Copies of the shard and of the optimizer's state."""

@@ -5,8 +5,8 @@ shapes both sides know in advance. In step t a transport calls
 
     on a worker  prepare(); the update into target(); take(update); write_push(t) at a push step;
                  move(update); use() for a pull begun `delay` steps ago; begin_pull(t)
-    on a server  take(worker, message) for everybody in expects(t), in that order; finish(t); then
-                 it sends pulls(t) and hints(t)
+    on a server  take(t, worker, message) for everybody in expects(t), in that order; finish(t);
+                 then it sends pulls(t) and hints(t)
 
 A server role holds one shard of the global model; a worker talks to all of them. This file has what
 both know: settings, and the form of a push.
@@ -63,8 +63,14 @@ class RoleSettings:
 class PushBuffer:
     """Memory for one push: a message per shard, perhaps as views of a whole vector."""
 
-    messages: list[Vector]
+    room: list[Vector]
+    """For a push of all blocks."""
     whole: Vector | None = None
+    messages: list[Vector] = field(init=False)
+    """What is sent: all of the room, or some blocks of it."""
+
+    def __post_init__(self) -> None:
+        self.messages = self.room
 
 
 class Codec:
@@ -100,13 +106,49 @@ class Codec:
         self._encoding.add(codes, into[None], factor)
 
 
-def push_like(packing: Packing, settings: RoleSettings, shard: int) -> Vector:
-    """The tensors of a push's message for a shard."""
-    if not settings.encodes:
-        return packing.zeros(shard)
-    assert packing.flat is not None
-    pieces, dtype = packing.pieces[shard], packing.flat.dtype
-    size = sum(settings.method.up.size(piece.numel, dtype) for piece in pieces)
-    like = packing.zeros(shard)[len(pieces) :]
-    device = like[0].device
-    return [torch.zeros(size, dtype=torch.uint8, device=device), *like]
+class PushForm:
+    """The tensors of a push to a shard.
+
+    The pieces of all blocks, one by one or as the bytes of all of them; then their buffers; then,
+    if one rides along, their pieces of another vector. A push of some blocks has only theirs.
+    """
+
+    def __init__(self, packing: Packing, settings: RoleSettings, shard: int) -> None:
+        self._packing, self._shard, self._encodes = packing, shard, settings.encodes
+        self._extra = settings.method.meanwhile.sends_extra
+        self.pieces: Sequence[Piece] = packing.pieces[shard] if packing.flat else ()
+        if packing.flat is not None:
+            self.codec = Codec(settings.method.up, self.pieces, packing.flat.dtype)
+
+    def zeros(self) -> Vector:
+        """Room for a push of all blocks."""
+        plain, count = self._packing.zeros(self._shard), len(self.pieces)
+        if self._extra:
+            plain += [torch.zeros_like(piece) for piece in plain[:count]]
+        if not self._encodes:
+            return plain
+        size = self.codec.starts[-1]
+        return [torch.zeros(size, dtype=torch.uint8, device=plain[0].device), *plain[count:]]
+
+    def part(self, room: Vector, blocks: range) -> Vector:
+        """What a push of some blocks has of the room for all, as views."""
+        count = len(self.pieces)
+        if len(blocks) >= count:
+            return room
+        starts, first = self.codec.starts, 1 if self._encodes else count
+        packed = [room[0][starts[blocks.start] : starts[blocks.stop]]] if self._encodes else []
+        beside = [room[k + b] for k in range(first, len(room), count) for b in blocks]
+        return [*(packed or [room[b] for b in blocks]), *beside]
+
+    def content(self, message: Vector, blocks: range, block: int) -> Tensor:
+        """The numbers, or the bytes, of a block in a push of some."""
+        if not self._encodes:
+            return message[block - blocks.start]
+        first, starts = self.codec.starts[blocks.start], self.codec.starts
+        return message[0][starts[block] - first : starts[block + 1] - first]
+
+    def buffers(self, message: Vector, blocks: range, block: int) -> Tensor:
+        return message[(1 if self._encodes else len(blocks)) + block - blocks.start]
+
+    def extra(self, message: Vector, blocks: range, block: int) -> Tensor:
+        return message[(1 if self._encodes else len(blocks)) + len(blocks) + block - blocks.start]

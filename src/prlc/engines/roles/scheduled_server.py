@@ -13,7 +13,7 @@ from prlc.draws import Purpose
 from prlc.encodings import Draw
 from prlc.engines.roles.packing import Packing, Vector, is_finite
 from prlc.engines.roles.rule import ServerRule, Shard
-from prlc.engines.roles.scheduled import Codec, RoleSettings
+from prlc.engines.roles.scheduled import Codec, PushForm, RoleSettings
 from prlc.errors import DivergedError
 from prlc.methods import Turn
 
@@ -30,17 +30,20 @@ class ScheduledServerRole:
         self.timetable = settings.timetable()
         self._messages: dict[int, Vector] = {}
         self._total = [torch.zeros_like(flat) for flat in values]
-        self._number = number
+        self.form = PushForm(packing, settings, number)
+        self._blocks = range(0)  # of the pushes taken
         self._flat = flat = packing.flat
         if flat is None:
             return
         method, dtype = self._method, flat.dtype
         self._pieces = pieces = packing.pieces[number]
-        self._up = Codec(method.up, pieces, dtype)
         self._down = Codec(method.down.encoding, pieces, dtype)
         self._differs = method.down.what == "difference" and not method.down.plain
         copies = 0 if not self._differs else 1 if method.shares_known else settings.num_workers
         parameters = values[: len(pieces)]
+        rides = parameters if method.meanwhile.sends_extra else ()
+        self._extra = [torch.zeros_like(flat) for flat in rides]
+        self._extra_total = [torch.zeros_like(flat) for flat in rides]
         self._known = [[flat.detach().clone() for flat in parameters] for _ in range(copies)]
         encodes_mean = method.down.what == "mean"
         self._residual = [torch.zeros_like(flat) for flat in parameters if encodes_mean]
@@ -62,45 +65,48 @@ class ScheduledServerRole:
 
     def next_push(self, worker: int, after: int) -> int | None:
         """The step of the worker's first push after a step; None if there is none."""
-        method, step = self._method, after + 1
-        last = None if self.settings.steps is None else self.settings.steps - 1
-        while last is None or step <= last:
-            end = step + (method.every - 1 - step % method.every)
-            end = end if last is None else min(end, last)
-            if method.sample == 1.0 or self.timetable[end].pushes[worker]:
-                return end
-            step = end + 1
-        return None
+        step = self.timetable.next_push(after + 1)
+        while step is not None and self._method.sample < 1.0:
+            if self.timetable[step].pushes[worker]:
+                break
+            step = self.timetable.next_push(step + 1)
+        return step
 
     @torch.no_grad()
-    def take(self, worker: int, message: Vector) -> None:
-        """Add a worker's push; the message must not change until `finish`."""
+    def take(self, step: int, worker: int, message: Vector) -> None:
+        """Add a worker's push of a step; the message must not change until `finish`."""
         first = not self._messages
+        self._blocks = self.timetable[step].push_blocks
         self._messages[worker] = message
         self._add(worker, message, first)
 
     def _add(self, worker: int, message: Vector, first: bool) -> None:
         weight = self.settings.weight(worker)
-        if not self.settings.encodes:
+        if self._flat is None:
             for total, change in zip(self._total, message, strict=True):
-                if first:
-                    torch.mul(change, weight, out=total) if weight != 1.0 else total.copy_(change)
-                else:
-                    total.add_(change, alpha=weight)
+                _add_weighted(total, change, weight, first)
             return
-        if first:
-            torch._foreach_zero_(self._total)
-        for block in range(len(self._pieces)):
-            codes = self._up.decode(self._up.part(message[0], block), block)
-            self._up.add(codes, self._total[block], weight)
-            self._total[len(self._pieces) + block].add_(message[1 + block], alpha=weight)
+        form, blocks = self.form, self._blocks
+        for block in blocks:
+            total, buffers = self._total[block], self._total[len(self._pieces) + block]
+            content = form.content(message, blocks, block)
+            if self.settings.encodes:
+                if first:
+                    total.zero_()
+                form.codec.add(form.codec.decode(content, block), total, weight)
+            else:
+                _add_weighted(total, content, weight, first)
+            _add_weighted(buffers, form.buffers(message, blocks, block), weight, first)
+            if self._extra:
+                extra = form.extra(message, blocks, block)
+                _add_weighted(self._extra_total[block], extra, weight, first)
 
     def bad_messages(self, step: int) -> list[int]:
         """The workers whose pushes are not finite; looks only if the sum is not.
 
         Raises DivergedError if each is finite but the sum overflows.
         """
-        if not self._messages or is_finite(self._total):
+        if not self._messages or is_finite([*self._total, *self._extra_totals()]):
             return []
         numbers = {
             worker: [part for part in message if part.is_floating_point()]
@@ -108,11 +114,7 @@ class ScheduledServerRole:
         }
         if self.settings.encodes:
             for worker, message in self._messages.items():
-                decoded = [torch.zeros_like(flat) for flat in self._total[: len(self._pieces)]]
-                for block, into in enumerate(decoded):
-                    codes = self._up.decode(self._up.part(message[0], block), block)
-                    self._up.add(codes, into)
-                numbers[worker] += decoded
+                numbers[worker] += [self._decoded(message, block) for block in self._blocks]
         bad = [worker for worker, parts in numbers.items() if not is_finite(parts)]
         if not bad:
             raise DivergedError(min(self._messages), step, "sum of updates with that")
@@ -128,33 +130,48 @@ class ScheduledServerRole:
         if self._messages and not is_finite(self._total):
             self.bad_messages(step)  # the rest is finite, so this names the overflow
 
+    def _extra_totals(self) -> Vector:
+        return [] if self._flat is None else self._extra_total
+
+    def _decoded(self, message: Vector, block: int) -> Tensor:
+        """The numbers of a block that a push carries."""
+        content = self.form.content(message, self._blocks, block)
+        if not self.settings.encodes:
+            return content
+        into = torch.zeros_like(self._total[block])
+        self.form.codec.add(self.form.codec.decode(content, block), into)
+        return into
+
     @torch.no_grad()
     def finish(self, step: int, lr: float) -> None:
         """Apply the mean of the pushes taken."""
         if not self._messages:
             return
         weight = sum(self.settings.weight(worker) for worker in self._messages)
-        for flat in self._total:
-            flat.div_(weight)
+        only: list[int] | None = None
+        if self._flat is not None:
+            only = [*self._blocks, *(len(self._pieces) + block for block in self._blocks)]
+        for k in range(len(self._total)) if only is None else only:
+            self._total[k].div_(weight)
         if self._flat is not None:
             if self._method.meanwhile.needs_hints:
                 self._hint(weight)
             if self._method.down.what == "mean":
                 self._encode_mean(step)
-        self.rule.apply(self._total, lr)
+            share = len(self._messages) / self.settings.num_workers
+            collect = self._method.meanwhile.collect
+            for block, total in enumerate(self._extra_total):
+                self._extra[block] = collect(self._extra[block], total / weight, share)
+        self.rule.apply(self._total, lr, only)
         if self._flat is None or self._method.down.what != "gather":
             self._messages = {}
 
     def _hint(self, weight: float) -> None:
         """|mean|^2 and mean |update|^2 over this shard, smoothed over pushes."""
-        for block, mean in enumerate(self._total[: len(self._pieces)]):
-            each = 0.0
+        for block in self._blocks:
+            mean, each = self._total[block], 0.0
             for worker, message in self._messages.items():
-                values = message[block]
-                if self.settings.encodes:
-                    values = torch.zeros_like(mean)
-                    codes = self._up.decode(self._up.part(message[0], block), block)
-                    self._up.add(codes, values)
+                values = self._decoded(message, block)
                 each += self.settings.weight(worker) * float(values.double().square().sum())
             of_mean = float(mean.double().square().sum())
             fresh = torch.tensor([of_mean, each / weight], dtype=torch.float64)
@@ -185,8 +202,9 @@ class ScheduledServerRole:
         buffers = self.shard.values[len(self._pieces) + turn.block]
         if self._method.delay > 0:
             buffers = buffers.clone()
+        beside = [buffers, *(self._extra[turn.block : turn.block + 1])]
         contents = self._contents(turn, step)
-        return {worker: [contents[worker], buffers] for worker in turn.pulling}
+        return {worker: [contents[worker], *beside] for worker in turn.pulling}
 
     def _contents(self, turn: Turn, step: int) -> dict[int, Tensor]:
         """The parameters of a block, as sent to each worker that pulls."""
@@ -200,10 +218,12 @@ class ScheduledServerRole:
         elif method.down.what == "mean":
             message = self._mean_message
         elif method.down.what == "gather":
-            message = torch.cat([self._up.part(m[0], 0) for m in self._messages.values()])
+            everybody = self._messages.values()
+            message = torch.cat([self.form.content(m, self._blocks, 0) for m in everybody])
             self._messages = {}
         else:
-            model = self.shard.values[block].detach()
+            source = self._total if method.down.what == "update" else self.shard.values
+            model = source[block].detach()
             message = model.clone() if method.delay > 0 else model
         return dict.fromkeys(turn.pulling, message)
 
@@ -246,6 +266,7 @@ class ScheduledServerRole:
                 "residual": [flat.clone() for flat in self._residual],
                 "hints": self._hints,
                 "log": self._log,
+                "extra": [flat.clone() for flat in self._extra],
             }
         return kept
 
@@ -261,4 +282,15 @@ class ScheduledServerRole:
         for flat, value in zip(self._residual, state["residual"], strict=True):
             flat.copy_(value)
         self._hints = list(state["hints"])
+        self._extra = [flat.to(device) for flat in state["extra"]]
         self._log = [[each.to(device) for each in log] for log in state["log"]]
+
+
+def _add_weighted(total: Tensor, change: Tensor, weight: float, first: bool) -> None:
+    """Add to a total; the first change replaces it."""
+    if not first:
+        total.add_(change, alpha=weight)
+    elif weight != 1.0:
+        torch.mul(change, weight, out=total)
+    else:
+        total.copy_(change)

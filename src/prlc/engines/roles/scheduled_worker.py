@@ -14,9 +14,9 @@ from prlc.encodings import Draw
 from prlc.engines.roles.local_model import LocalModel
 from prlc.engines.roles.packing import Packing, Vector
 from prlc.engines.roles.rule import ServerRule, Shard
-from prlc.engines.roles.scheduled import Codec, PushBuffer, RoleSettings, push_like
+from prlc.engines.roles.scheduled import Codec, PushBuffer, PushForm, RoleSettings
 from prlc.methods import Scheduled
-from prlc.methods.compensation import State, Window
+from prlc.methods.compensation import Pulled, State, Window
 from prlc.network.traffic import CatchUp
 
 
@@ -33,18 +33,22 @@ class ScheduledWorkerRole:
         self._direct = method.every == 1 and not settings.encodes
         self._update = [] if self._direct else packing.zeros()
         self._unsent = packing.zeros() if method.every > 1 else []
-        self._num_unsent = 0
+        self._num_unsent = np.zeros(method.blocks, np.int64)
+        self._lr_unsent = 0.0
+        # A displacement is measured after the own move, and so is what a compensation looks at.
+        self._moves_first = method.meanwhile.acts_at_push or method.sends == "displacement"
+        self._forms = [PushForm(packing, settings, s) for s in range(packing.num_shards)]
         self._context = method.context(P)
         self._flat = flat = packing.flat
         none = torch.zeros(0)
         self._residual = self._since = self._arriving = self._known = none
+        self._anchor = self._extra = none
         self._states: list[State] = []
         self._rule: ServerRule | None = None
         if flat is None:
             return
         values = local.values[0]
         dtype, n = flat.dtype, flat.num_parameters
-        self._up = [Codec(method.up, pieces, dtype) for pieces in packing.pieces]
         self._down = [Codec(method.down.encoding, pieces, dtype) for pieces in packing.pieces]
         if method.up.error_feedback is not None:
             self._residual = torch.zeros_like(values[:n])
@@ -57,9 +61,13 @@ class ScheduledWorkerRole:
             for block in flat.blocks
         ]
         self._arriving = torch.zeros_like(values)
-        if not method.down.plain:
+        if method.meanwhile.sends_extra:
+            self._extra = torch.zeros_like(values[:n])
+        if method.sends == "displacement":
+            self._anchor = values[:n].clone()
+        if not method.down.raw:
             self._known = values[:n].clone()
-        if method.down.what != "difference":  # an equal copy of the server's rule
+        if method.down.follows:  # an equal copy of the server's rule
             self._rule = ServerRule(Shard([self._known], [n]), settings.rule)
         self._pull: _Pull | None = None
         self._sizes = settings.sizes(packing)
@@ -87,12 +95,14 @@ class ScheduledWorkerRole:
 
     def new_buffer(self) -> PushBuffer:
         """Room for one push."""
-        packing = self._packing
+        room = [form.zeros() for form in self._forms]
         if self.settings.encodes:
-            shards = range(packing.num_shards)
-            return PushBuffer([push_like(packing, self.settings, shard) for shard in shards])
-        whole = packing.zeros()
-        return PushBuffer([packing.shard(whole, s) for s in range(packing.num_shards)], whole)
+            return PushBuffer(room)
+        whole = self._packing.zeros()
+        for shard, own in enumerate(room):
+            views = self._packing.shard(whole, shard)
+            own[: len(views)] = views
+        return PushBuffer(room, whole)
 
     def target(self, buffer: PushBuffer | None) -> Vector:
         """Where to write the update of this step."""
@@ -110,72 +120,117 @@ class ScheduledWorkerRole:
             return
         gradient = torch.zeros_like(self._arriving)
         self.local.read_gradients(gradient)
-        for block, state in zip(flat.blocks, self._states, strict=True):
+        for number, block in enumerate(flat.blocks):
             part = block.parameters
             own = self.local.values[0][part]
-            gradient[part] = method.meanwhile.correct(state, gradient[part][None], own[None])[0]
+            self._states[number], corrected = method.meanwhile.correct(
+                self._states[number], gradient[part][None], own[None]
+            )
+            gradient[part] = corrected[0]
         self.local.write_gradients(gradient)
 
     @torch.no_grad()
-    def take(self, update: Vector) -> None:
+    def take(self, update: Vector, lr: float) -> None:
         """Add a computed update to those not sent yet."""
         self._num_unsent += 1
+        self._lr_unsent += lr
         for total, change in zip(self._unsent, update, strict=True) if self._unsent else ():
             total.add_(change)
+        if self._moves_first:
+            self._move(update, lr)
 
     @property
     def num_unsent(self) -> int:
         """How many updates are not sent yet."""
-        return self._num_unsent
+        return int(self._num_unsent.max())
 
     def drop(self) -> None:
         """Discard the updates since the last push: none was usable."""
-        self._num_unsent = 0
+        self._num_unsent[:], self._lr_unsent = 0, 0.0
         for flat in self._unsent:
             flat.zero_()
 
-    def round_end(self, step: int) -> int:
-        """The push step of the round that a step belongs to."""
-        return step + (self._method.every - 1 - step % self._method.every)
+    def next_push(self, step: int) -> int:
+        """The first push step from a step on, in a run that goes on."""
+        found = self.timetable.next_push(step)
+        assert found is not None
+        return found
 
     @torch.no_grad()
     def write_push(self, step: int, buffer: PushBuffer) -> None:
-        """Write all unsent updates into the buffer."""
-        content = self._unsent or self.target(buffer)
-        if self.settings.rule.takes_gradients and self._num_unsent > 1:
+        """Write all unsent updates of the step's blocks into the buffer."""
+        blocks = self.timetable[step].push_blocks
+        buffer.messages = [
+            form.part(room, blocks) for form, room in zip(self._forms, buffer.room, strict=True)
+        ]
+        content, count = self._unsent or self.target(buffer), int(self._num_unsent[0])
+        if self._method.meanwhile.acts_at_push:
+            self._act(content[0], buffer)
+        if self.settings.rule.takes_gradients and count > 1:
             for flat, n in zip(content, self._packing.num_parameters, strict=True):
-                flat[:n] /= self._num_unsent
-        self._num_unsent = 0
+                flat[:n] /= count
+        if self._method.sends == "displacement":
+            n = len(self._anchor)
+            content[0][:n] = self.local.values[0][:n] - self._anchor
         if self.settings.encodes:
-            self._encode(step, content[0], buffer)
+            self._encode(step, content[0], blocks, buffer)
         elif self._unsent:
             assert buffer.whole is not None
             for into, flat in zip(buffer.whole, content, strict=True):
                 into.copy_(flat)
+        self._num_unsent[blocks], self._lr_unsent = 0, 0.0
         for flat in self._unsent:
-            flat.zero_()
+            for part in self._places(flat, blocks):
+                part.zero_()
 
-    def _encode(self, step: int, content: Tensor, buffer: PushBuffer) -> None:
+    def _places(self, flat: Tensor, blocks: range) -> list[Tensor]:
+        """The parts of an unsent vector that a push of some blocks sends."""
+        if self._flat is None:
+            return [flat]
+        own = [self._flat.blocks[block] for block in blocks]
+        return [flat[place] for block in own for place in (block.parameters, block.buffers)]
+
+    def _act(self, content: Tensor, buffer: PushBuffer) -> None:
+        """Let the compensation act before a push; writes what rides along."""
         assert self._flat is not None
-        decay, values = self._method.up.error_feedback, content[: self._flat.num_parameters]
-        if decay is not None:
-            left = self._residual.mul_(decay) if decay != 1.0 else self._residual
-            values = left.add_(values)
+        n, values = self._flat.num_parameters, self.local.values[0]
+        numbers = torch.tensor(
+            [[self._lr_unsent], [float(self._num_unsent[0])]], dtype=torch.float64
+        )
+        self._states[0], own, extra = self._method.meanwhile.push(
+            self._states[0], values[:n][None], Window(content[:n][None], *numbers), self._context
+        )
+        if extra is not None:
+            for form, message in zip(self._forms, buffer.messages, strict=True):
+                for block, piece in enumerate(form.pieces):
+                    blocks = range(len(form.pieces))
+                    form.extra(message, blocks, block).copy_(extra[0, piece.parameters])
+        values[:n] = own[0]
+        self.local.show()
+
+    def _encode(self, step: int, content: Tensor, blocks: range, buffer: PushBuffer) -> None:
+        decay = self._method.up.error_feedback
         number = np.array([self.number])
         draw = Draw(self.settings.seed, Purpose.ENCODE_UP, number, step)
-        for pieces, codec, message in zip(
-            self._packing.pieces, self._up, buffer.messages, strict=True
-        ):
-            for block, piece in enumerate(pieces):
-                part = values[piece.parameters]
-                codes = codec.encode(part, draw, block, codec.part(message[0], block))
+        for form, message in zip(self._forms, buffer.messages, strict=True):
+            for block in blocks:
+                piece = form.pieces[block]
+                values = content[piece.parameters]
                 if decay is not None:
-                    codec.add(codes, part, -1.0)
-                message[1 + block].copy_(content[piece.buffers])
+                    left = self._residual[piece.parameters]
+                    values = (left.mul_(decay) if decay != 1.0 else left).add_(values)
+                codes = form.codec.encode(values, draw, block, form.content(message, blocks, block))
+                if decay is not None:
+                    form.codec.add(codes, values, -1.0)
+                form.buffers(message, blocks, block).copy_(content[piece.buffers])
 
     @torch.no_grad()
     def move(self, update: Vector, lr: float) -> None:
         """Move the worker's model by its guess."""
+        if not self._moves_first:
+            self._move(update, lr)
+
+    def _move(self, update: Vector, lr: float) -> None:
         gain, flat = self._method.gain, self._flat
         if flat is None:
             self.local.move(update, gain or 0.0)
@@ -220,7 +275,7 @@ class ScheduledWorkerRole:
             self._since[place.parameters] = 0.0
             self._since[place.buffers] = 0.0
             self._numbers[:, block] = 0.0
-        missed, as_model = 1, self._method.down.plain
+        missed, as_model = 1, self._method.down.raw
         if self._sizes.replays:
             catch_up = self._turn_sizes(step)
             assert catch_up is not None
@@ -236,14 +291,16 @@ class ScheduledWorkerRole:
         pull, arriving = self._pull, self._arriving
         assert pull is not None
         piece = self._packing.pieces[shard][pull.block]
+        beside = [arriving[piece.buffers]]
+        if self._method.meanwhile.sends_extra:
+            beside.append(self._extra[piece.parameters])
         if pull.as_model:
-            return [arriving[piece.parameters], arriving[piece.buffers]]
+            return [arriving[piece.parameters], *beside]
         if self._method.down.what == "gather":
-            size = self._up[shard].sizes[pull.block] * self.settings.num_workers
+            size = self._forms[shard].codec.sizes[pull.block] * self.settings.num_workers
         else:
             size = self._down[shard].sizes[pull.block] * pull.missed
-        empty = torch.empty(size, dtype=torch.uint8, device=arriving.device)
-        return [empty, arriving[piece.buffers]]
+        return [torch.empty(size, dtype=torch.uint8, device=arriving.device), *beside]
 
     @torch.no_grad()
     def use(self, messages: list[Vector], hints: Tensor | None, lr: float) -> None:
@@ -261,11 +318,19 @@ class ScheduledWorkerRole:
         if method.delay and self._adds_up:
             numbers = self._numbers[:, pull.block]
             since = Window(self._since[block.parameters][None], numbers[:1], numbers[1:])
-        state, own = method.meanwhile.use(
-            state, arriving[None], since, pull.window, hints, self._context
+        values, part = self.local.values[0], block.parameters
+        pulled = Pulled(
+            arriving[None],
+            values[part][None] if method.meanwhile.needs_own else None,
+            since,
+            pull.window,
+            hints,
+            self._extra[part][None] if method.meanwhile.sends_extra else None,
         )
+        state, own = method.meanwhile.use(state, pulled, self._context)
         self._states[pull.block] = state
-        values = self.local.values[0]
+        if method.sends == "displacement":
+            self._anchor[part] = arriving
         values[block.parameters] = own[0]
         values[block.buffers] = self._arriving[block.buffers]
         if since is not None:
@@ -277,7 +342,7 @@ class ScheduledWorkerRole:
         """The pulled parameters."""
         assert self._flat is not None
         block = self._flat.blocks[pull.block]
-        if self._method.down.plain:
+        if self._method.down.raw:
             return self._arriving[block.parameters]
         if self._rule is not None:
             self._follow(messages, lr)
@@ -298,7 +363,7 @@ class ScheduledWorkerRole:
         P, mean = self.settings.num_workers, torch.zeros_like(self._known)
         gathers = self._method.down.what == "gather"
         weights = [self.settings.weight(worker) for worker in range(P)]
-        codecs = self._up if gathers else self._down
+        codecs = [form.codec for form in self._forms] if gathers else self._down
         for pieces, codec, message in zip(self._packing.pieces, codecs, messages, strict=True):
             part = mean[pieces[0].parameters]
             if not len(part):
@@ -313,11 +378,15 @@ class ScheduledWorkerRole:
 
     # -- state -------------------------------------------------------------------------------------
 
-    _KEPT = ("_residual", "_since", "_known")
+    _KEPT = ("_residual", "_since", "_known", "_anchor")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the model. A pull under way must have arrived."""
-        kept: dict[str, Any] = {"unsent": self._unsent, "num_unsent": self._num_unsent}
+        kept: dict[str, Any] = {
+            "unsent": self._unsent,
+            "num_unsent": self._num_unsent.tolist(),
+            "lr_unsent": self._lr_unsent,
+        }
         if self._flat is not None:
             kept |= {name: getattr(self, name) for name in self._KEPT}
             kept |= {"numbers": self._numbers, "states": self._states}
@@ -329,7 +398,7 @@ class ScheduledWorkerRole:
     def load_state(self, state: dict[str, Any]) -> None:
         for flat, saved in zip(self._unsent, state["unsent"], strict=True):
             flat.copy_(saved)
-        self._num_unsent = state["num_unsent"]
+        self._num_unsent[:], self._lr_unsent = state["num_unsent"], state["lr_unsent"]
         if self._flat is None:
             return
         for name in self._KEPT:

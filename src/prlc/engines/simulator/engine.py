@@ -29,7 +29,7 @@ from prlc.engines.simulator.workers import StackedWorkers
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
 from prlc.network.clock import Arrival
-from prlc.optim.optimizers import make
+from prlc.optim.optimizers import make, prepare_server_step
 
 
 class SimulatorRuntime(Runtime):
@@ -120,7 +120,7 @@ class Simulator(Engine):
                     chunk.models[k].add_(directions[k], alpha=scales[k] * share)
             loss += float(losses.sum()) / P
         if turn.pushes[0] and arriving is self._unsent:
-            self._apply(self._unsent)
+            self._apply(self._unsent, lr)
             torch._foreach_zero_(self._unsent)
         self._workers.pull(turn.pulling, self._server)
         return StepReport(loss, turn.computes, turn.pushes, turn.pulls)
@@ -155,7 +155,7 @@ class Simulator(Engine):
         mean = [total.mul_(lr / P) for total in sums]
         mean += [total.div_(max(1, int(pushes.sum()))) for total in arrived]
         before = [tensor.detach().clone() for tensor in self._server[:n]]
-        self._apply(mean)
+        self._apply(mean, lr)
         moved = [(now - old)[None] for now, old in zip(self._server[:n], before, strict=True)]
         memory.stepped(float(squared_norms(moved)) / lr**2)
         rows = [chunk.rows for chunk in self._workers.chunks]
@@ -180,7 +180,7 @@ class Simulator(Engine):
             scales = [scale * share] * n + [share] * (len(directions) - n)
             alone = [direction[0] for direction in directions]
             self._check(alone, scales, directions, i, step)
-            self._apply([d * factor for d, factor in zip(alone, scales, strict=True)])
+            self._apply([d * factor for d, factor in zip(alone, scales, strict=True)], lr)
             self._workers.pull([i], self._server)
             for counter, ahead in zip(self._workers.counters, self._counters, strict=True):
                 counter[i] = ahead[i]
@@ -250,7 +250,7 @@ class Simulator(Engine):
 
     # -- the server -------------------------------------------------------------------------------
 
-    def _apply(self, update: list[Tensor]) -> None:
+    def _apply(self, update: list[Tensor], lr: float) -> None:
         """Add a mean update, or pass it to the server's optimizer as a negative gradient."""
         if self._server_optimizer is None:
             torch._foreach_add_(self._server, update)
@@ -259,6 +259,7 @@ class Simulator(Engine):
         shaped = zip(self._leaves, update[:n], self._workers.layouts, strict=False)
         for leaf, change, layout in shaped:
             leaf.grad = -layout.view(change[None])[0]
+        prepare_server_step(self._server_optimizer, lr, takes_gradients=False)
         self._server_optimizer.step()
         for buffer, change in zip(self._server[n:], update[n:], strict=True):
             buffer.add_(change)

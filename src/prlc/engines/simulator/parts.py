@@ -26,8 +26,8 @@ from prlc.engines.simulator.optimizers import WorkerOptimizers
 from prlc.engines.simulator.workers import StackedWorkers
 from prlc.errors import DivergedError
 from prlc.methods import Scheduled, Timetable, Turn
-from prlc.methods.compensation import State, Window
-from prlc.optim.optimizers import make, set_lr
+from prlc.methods.compensation import Pulled, State, Window
+from prlc.optim.optimizers import make, prepare_server_step
 
 Rows = slice | Tensor
 """Neighbouring workers, or any selection."""
@@ -45,6 +45,7 @@ class Pulls:
     buffers: Tensor
     window: list[Tensor] | None
     hints: Tensor | None
+    extra: Tensor | None
 
 
 class PartsStep:
@@ -79,7 +80,10 @@ class PartsStep:
         decay = method.up.error_feedback
         self._residual = self._new_rows(self._n) if decay is not None else none
         self._unsent = self._new_rows(flat.numel) if method.every > 1 else none
-        self._num_unsent = 0
+        self._num_unsent, self._lr_unsent = 0, 0.0
+        displaces = method.sends == "displacement"
+        self._anchor = self._models[:, : self._n].clone() if displaces else none
+        self._extra = torch.zeros_like(self._models[0, : self._n])
         self._adds_up = method.meanwhile.needs_window or (method.delay > 0 and method.gain != 0.0)
         self._since = self._new_rows(flat.numel) if self._adds_up else none
         numbers = torch.zeros(P, len(flat.blocks), dtype=torch.float64, device=job.device)
@@ -89,6 +93,7 @@ class PartsStep:
         self._known = self._models[:, : self._n].clone() if own_known else none
         self._shared_known = self._server[: self._n].clone()
         self._server_residual = torch.zeros_like(self._server[: self._n])
+        self._mean = torch.zeros_like(self._server[: self._n])  # of the round
         self._states: list[State] = [
             method.meanwhile.init(self._models[:, block.parameters], self._context)
             for block in flat.blocks
@@ -107,8 +112,10 @@ class PartsStep:
         turn, lr = timetable[step], self._job.lr(step)
         total = torch.zeros_like(self._server)
         lengths_sq = torch.zeros(len(self._flat.blocks), dtype=torch.float64)
+        extra = torch.zeros_like(self._extra)
         losses = []
         self._num_unsent += 1
+        self._lr_unsent += lr
         for rows, numbers, loss, update in self._compute(turn, step, lr):
             losses += loss.tolist()
             content = update
@@ -117,18 +124,18 @@ class PartsStep:
                 content = self._unsent[rows]
             if self._adds_up:
                 _add(self._since, rows, update)
-            if turn.is_push:
-                self._push(rows, numbers, content, total, lengths_sq, step)
-                if self._method.every > 1:
-                    self._unsent[rows] = 0.0
             self._move(rows, update, lr)
+            if turn.is_push:
+                if self._method.meanwhile.acts_at_push:
+                    self._act(rows, content, extra)
+                self._push(rows, numbers, content, turn, total, lengths_sq, step)
         if self._adds_up:
             computing = torch.from_numpy(turn.computes).to(self._lr_since.device)
             self._lr_since[computing] += lr
             self._steps_since[computing] += 1
         if turn.is_push:
-            self._serve(turn, total, lengths_sq, step, lr)
-            self._num_unsent = 0
+            self._serve(turn, total, lengths_sq, extra, step, lr)
+            self._num_unsent, self._lr_unsent = 0, 0.0
         while self._pending and self._pending[0].use_at == step:
             self._use(self._pending.pop(0))
         if turn.pulling:
@@ -173,9 +180,12 @@ class PartsStep:
         flat = torch.cat(gradients, dim=1).to(self._models.dtype)
         for block, state in zip(self._flat.blocks, self._states, strict=True):
             part = block.parameters
-            flat[:, part] = self._method.meanwhile.correct(
-                _rows_of(state, rows), flat[:, part], self._models[rows][:, part]
+            own = _rows_of(state, rows)
+            fresh, flat[:, part] = self._method.meanwhile.correct(
+                own, flat[:, part], self._models[rows][:, part]
             )
+            if fresh is not own:
+                _write(state, rows, fresh)
         return list(torch.split(flat, self._flat.sizes[: self._flat.num_tensors], dim=1))
 
     @staticmethod
@@ -202,25 +212,48 @@ class PartsStep:
             share = _buffer_share(self._method, own)
             _add(self._models[:, block.buffers], rows, update[:, block.buffers] * share)
 
+    def _act(self, rows: Rows, content: Tensor, extra: Tensor) -> None:
+        """Let the compensation act before a push; adds up the vectors that ride along."""
+        (block,), (state,) = self._flat.blocks, self._states  # there is but one
+        sent, like = content[:, block.parameters], self._lr_since[rows, 0]
+        window = Window(
+            sent,
+            torch.full_like(like, self._lr_unsent),
+            torch.full_like(like, float(self._num_unsent)),
+        )
+        own = self._models[rows][:, block.parameters]
+        fresh, model, riding = self._method.meanwhile.push(
+            _rows_of(state, rows), own, window, self._context
+        )
+        _write(state, rows, fresh)
+        if model is not own:
+            self._models[:, block.parameters][rows] = model
+        if riding is not None:
+            extra += self._weights[rows] @ riding
+
     def _push(
         self,
         rows: Rows,
         workers: np.ndarray[Any, Any],
         content: Tensor,
+        turn: Turn,
         total: Tensor,
         lengths_sq: Tensor,
         step: int,
     ) -> None:
         """Encode the pushes of some workers, and add them to the total."""
         method, weights = self._method, self._weights[rows]
+        pushed = [self._flat.blocks[number] for number in turn.push_blocks]
         if self._at_server and self._num_unsent > 1:  # the mean gradient of the round
             content = content.clone()
             content[:, : self._n] /= self._num_unsent
-        total[self._n :] += weights @ content[:, self._n :]
         decay = method.up.error_feedback
-        for number, block in enumerate(self._flat.blocks):
+        for number, block in zip(turn.push_blocks, pushed, strict=True):
             part = block.parameters
+            total[block.buffers] += weights @ content[:, block.buffers]
             values = content[:, part]
+            if method.sends == "displacement":
+                values = self._models[rows][:, part] - self._anchor[rows][:, part]
             if isinstance(method.up, Plain):
                 total[part] += weights @ values
                 if method.meanwhile.needs_hints:
@@ -242,10 +275,22 @@ class PartsStep:
                 method.up.add(codes, values, -1.0)
                 if not isinstance(rows, slice):
                     self._residual[:, part][rows] = values
+        if method.every > 1:
+            for block in pushed:
+                self._unsent[:, block.parameters][rows] = 0.0
+                self._unsent[:, block.buffers][rows] = 0.0
 
     # -- the server -------------------------------------------------------------------------------
 
-    def _serve(self, turn: Turn, total: Tensor, lengths_sq: Tensor, step: int, lr: float) -> None:
+    def _serve(
+        self,
+        turn: Turn,
+        total: Tensor,
+        lengths_sq: Tensor,
+        extra: Tensor,
+        step: int,
+        lr: float,
+    ) -> None:
         """Apply the weighted mean of the pushes."""
         method, n = self._method, self._n
         senders = torch.from_numpy(turn.pushes).to(self._weights.device)
@@ -254,7 +299,12 @@ class PartsStep:
             raise DivergedError(int(np.argmax(turn.pushes)), step, "sum of updates with that")
         mean = total.div_(weight)
         if method.meanwhile.needs_hints:
-            self._hint(mean, lengths_sq / weight)
+            self._hint(turn, mean, lengths_sq / weight)
+        if method.meanwhile.sends_extra:
+            share = float(senders.double().mean())
+            self._extra = method.meanwhile.collect(self._extra, extra / weight, share)
+        if method.meanwhile.pulls_update:
+            self._mean.copy_(mean[:n])
         if method.down.what == "mean":
             values, decay = mean[None, :n], method.down.encoding.error_feedback
             if decay is not None:
@@ -265,26 +315,27 @@ class PartsStep:
             method.down.encoding.add(codes, decoded)
             self._server_residual = (values - decoded)[0]
             mean[:n] = decoded[0]
-        self._apply(mean, lr)
+        self._apply(mean, lr, turn)
 
-    def _apply(self, update: Tensor, lr: float) -> None:
+    def _apply(self, update: Tensor, lr: float, turn: Turn) -> None:
         n, optimizer = self._n, self._server_optimizer
         if optimizer is None:
             if self._at_server:
                 update[:n] *= lr
             self._server.add_(update)
             return
-        if self._at_server:
-            set_lr(optimizer, lr)
-        for leaf, change in zip(self._leaves, self._flat.views(update[None]), strict=False):
-            leaf.grad = -change[0]
+        prepare_server_step(optimizer, lr, self._at_server)
+        views = self._flat.views(update[None])
+        for number, block in enumerate(self._flat.blocks):
+            for i in self._flat.tensors_of(block):
+                self._leaves[i].grad = -views[i][0] if number in turn.push_blocks else None
         optimizer.step()
         self._server[n:] += update[n:]
 
-    def _hint(self, mean: Tensor, lengths_sq: Tensor) -> None:
+    def _hint(self, turn: Turn, mean: Tensor, lengths_sq: Tensor) -> None:
         """|mean|^2 and mean |update|^2 of a block, smoothed over pushes."""
-        for number, block in enumerate(self._flat.blocks):
-            of_mean = mean[block.parameters].double().square().sum().cpu()
+        for number in turn.push_blocks:
+            of_mean = mean[self._flat.blocks[number].parameters].double().square().sum().cpu()
             fresh = torch.stack([of_mean, lengths_sq[number]])
             self._hints[number] = self._method.meanwhile.hints(self._hints[number], fresh)
 
@@ -295,7 +346,7 @@ class PartsStep:
         method, number = self._method, turn.block
         block = self._flat.blocks[number]
         part, workers = block.parameters, torch.tensor(turn.pulling, device=self._models.device)
-        arriving = self._server[part]
+        arriving = (self._mean if method.meanwhile.pulls_update else self._server)[part]
         if self._differs:
             encoding = method.down.encoding
             shared = method.shares_known
@@ -331,6 +382,7 @@ class PartsStep:
             self._server[block.buffers].clone(),
             window,
             self._hints[number],
+            self._extra[part] if method.meanwhile.sends_extra else None,
         )
 
     def _use(self, pulls: Pulls) -> None:
@@ -345,16 +397,18 @@ class PartsStep:
                 self._steps_since[workers, pulls.block],
             )
         arriving = pulls.parameters.expand(len(workers), -1)
-        state, own = method.meanwhile.use(
-            state,
+        pulled = Pulled(
             arriving,
+            self._models[workers][:, block.parameters] if method.meanwhile.needs_own else None,
             since,
             Window(*pulls.window) if pulls.window else None,
             pulls.hints,
-            self._context,
+            None if pulls.extra is None else pulls.extra.expand(len(workers), -1),
         )
-        for name, values in state.items():
-            self._states[pulls.block][name][workers] = values
+        state, own = method.meanwhile.use(state, pulled, self._context)
+        _write(self._states[pulls.block], workers, state)
+        if method.sends == "displacement":
+            self._anchor[:, block.parameters][workers] = arriving
         buffers = pulls.buffers.expand(len(workers), -1)
         if since is not None:
             share = _buffer_share(method, state)
@@ -379,7 +433,7 @@ class PartsStep:
 
     _KEPT = (
         *("_residual", "_unsent", "_since", "_lr_since", "_steps_since"),
-        *("_known", "_shared_known", "_server_residual"),
+        *("_known", "_shared_known", "_server_residual", "_anchor", "_extra"),
     )
 
     def state(self) -> dict[str, Any]:
@@ -391,6 +445,7 @@ class PartsStep:
             "states": [{k: v.clone() for k, v in state.items()} for state in self._states],
             "hints": list(self._hints),
             "num_unsent": self._num_unsent,
+            "lr_unsent": self._lr_unsent,
             "pending": [dict(vars(pulls)) for pulls in self._pending],
         }
 
@@ -404,7 +459,7 @@ class PartsStep:
             for name, values in saved.items():
                 own[name].copy_(values)
         self._hints = list(state["hints"])
-        self._num_unsent = state["num_unsent"]
+        self._num_unsent, self._lr_unsent = state["num_unsent"], state["lr_unsent"]
         device = self._models.device
         self._pending = [
             Pulls(**{k: _on(v, device) for k, v in saved.items()}) for saved in state["pending"]
@@ -419,6 +474,15 @@ def _on(value: Any, device: torch.device) -> Any:
 
 def _rows_of(state: State, rows: Rows) -> State:
     return {name: values[rows] for name, values in state.items()}
+
+
+def _write(state: State, rows: Rows, fresh: State) -> None:
+    """Put rows back into a state. A value may be the rows of another one, so all are read first."""
+    places = {state[name][rows].data_ptr(): name for name in fresh}
+    moved = [name for name, v in fresh.items() if places.get(v.data_ptr(), name) != name]
+    fresh = fresh | {name: fresh[name].clone() for name in moved}
+    for name, values in fresh.items():
+        state[name][rows] = values
 
 
 def _add(into: Tensor, rows: Rows, values: Tensor, factor: float = 1.0) -> None:
