@@ -15,6 +15,12 @@ from torch import Tensor
 
 from prlc.draws import Purpose
 from prlc.encodings import ENCODINGS, Code, Down, Draw, Encoding, TopK, parse_down, parse_encoding
+from prlc.encodings.bits import (
+    ascending_size,
+    pack_ascending,
+    packed_size,
+    unpack_ascending,
+)
 from prlc.errors import ConfigError
 
 #: A new encoding is a new row here.
@@ -257,6 +263,17 @@ def test_float16_is_clamped_to_what_is_finite_rule_10() -> None:
     assert round_trip(parse_encoding("float32"), huge, draw_of()).isfinite().all()
 
 
+@given(limit=st.integers(1, 5000), count=st.integers(1, 300), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_ascending_numbers_come_back(limit: int, count: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(limit, (2, 3, count), generator=generator).sort(-1).values
+    packed = pack_ascending(numbers, limit)
+    assert packed.shape[-1] == ascending_size(count, limit)
+    assert torch.equal(unpack_ascending(packed, count, limit), numbers)
+    assert ascending_size(count, limit) <= packed_size(count, max(1, (limit - 1).bit_length())) + 1
+
+
 def test_sizes_by_hand_rule_15() -> None:
     sizes = {
         "plain": 1000 * 8,
@@ -265,13 +282,16 @@ def test_sizes_by_hand_rule_15() -> None:
         "int8,chunk=256": 1000 + 4 * 4,
         "int4,chunk=256": 500 + 4 * 4,
         "ternary,chunk=256": 250 + 4 * 4,
-        # 12 bits a place in 4,096; 41 of 4,096 at 12 + 4 bits, and the ends of the range.
-        "topk,0.01": 13 + 5 + 4,  # one chunk of 1,000: 10 at 10 bits, 10 at 4
-        "topk,0.01,bits=32": 13 + 40,
+        # Of 10 places in 1,000, 6 bits each and 10 + 15 + 1 marks; 10 values at 4 bits; a range.
+        "topk,0.01": 8 + 4 + 5 + 4,
+        "topk,0.01,bits=32": 8 + 4 + 40,
+        "topk,0.01,bits=1": 8 + 4 + 2 + 4,
+        "signs": 200 + 4,
     }
     for text, size in sizes.items():
         assert parse_encoding(text).size(1000, torch.float64) == size, text
-    assert parse_encoding("topk,0.01").size(4096, torch.float32) == 62 + 21 + 4
+    # 41 places in 4,096 need at least log2(4096 over 41) = 327 bits; they have 248 + 112.
+    assert parse_encoding("topk,0.01").size(4096, torch.float32) == 31 + 14 + 21 + 4
     assert parse_encoding("int8").size(0, torch.float32) == 0
 
 

@@ -38,6 +38,7 @@ def methods(draw: st.DrawFn) -> Scheduled:
             delay=draw(st.integers(0, 9)),
             blocks=draw(st.integers(1, 3)),
             sample=draw(st.sampled_from([1.0, 0.4])),
+            push_blocks=draw(st.sampled_from(["all", "turn"])),
         )
     except ConfigError:
         assume(False)
@@ -69,8 +70,15 @@ def test_what_holds_for_every_timetable_rules_2_3_8(
     turns = turns_of(method, P, seed, end, end)
     under_way: dict[int, tuple[int, int]] = {}  # worker -> (step of its use, block)
     for step, turn in enumerate(turns):
-        due = (step + 1) % method.every == 0 or step == end - 1
+        ends = {(k + 1) * method.every // method.blocks: k for k in range(method.blocks)}
+        ends = ends if method.in_turn else {method.every: 0}
+        place = step % method.every + 1
+        due = place in ends or step == end - 1
         assert turn.is_push == due
+        if method.in_turn and due and step < end - 1:
+            assert list(turn.push_blocks) == [ends[place]] == [turn.block]
+        else:
+            assert list(turn.push_blocks) == list(range(method.blocks)) or not due
         assert np.array_equal(turn.pushes, turn.computes & due)
         assert np.flatnonzero(turn.pulls).tolist() == turn.pulling
         assert due or not turn.pulling, "pulls begin at push steps only"
@@ -188,6 +196,21 @@ def test_blocks_take_turns_rule_5() -> None:
         ({"meanwhile": "gc,rho=0"}, "rho of `gc` must lie in (0, 1] but is 0"),
         ({"meanwhile": 3}, "A compensation is written as text"),
         ({"up": "topk,0"}, "in (0, 1]"),
+        ({"push_blocks": "some"}, "must be one of all, turn but is 'some'"),
+        ({"sends": "all"}, "must be one of updates, displacement but is 'all'"),
+        ({"sends": "displacement"}, "and do not hold still"),
+        ({"sends": "displacement", "meanwhile": "own", "pull_ratio": 0.5}, "pull at every push"),
+        ({"push_blocks": "turn", "blocks": 3, "every": 2}, "need a round of at least as many"),
+        ({"push_blocks": "turn", "blocks": 2, "every": 4, "delay": 3}, "pulls every 2"),
+        ({"push_blocks": "turn", "blocks": 2, "every": 4, "pull_ratio": 0.5}, "ratio of 0.5"),
+        ({"down": "update"}, "brings no model, which `hold` needs"),
+        ({"down": "int8,what=update"}, "leave out int8"),
+        ({"meanwhile": "eager"}, "so it needs down=update"),
+        ({"meanwhile": "eager", "down": "update", "every": 4}, "(every=4:delay=4)"),
+        ({"meanwhile": "eager,momentum=1"}, "must lie in [0, 1) but is 1"),
+        ({"meanwhile": "scaffold", "delay": 1}, "no delay and one block"),
+        ({"meanwhile": "scaffold,3"}, "option must be 1 or 2 but is 3"),
+        ({"meanwhile": "mix,1"}, "alpha of `mix` must lie in [0, 1) but is 1"),
     ],
 )  # fmt: skip
 def test_parts_that_do_not_go_together_rule_22(settings: dict[str, Any], sentence: str) -> None:

@@ -36,7 +36,7 @@ def turn(*pulling: int, block: int = 0, pushed: range | None = None) -> Turn:
         ("nsgd:up=int4:down=int4,what=mean", 504 + 40, 504 + 40),
         ("scaffold:5", PLAIN + 4000, PLAIN + 4000),  # a control variate each way
         ("eager-diloco:5", PLAIN, PLAIN),
-        ("stc:0.01", (10 * 10 + 4) // 8 + 2 + 4 + 40, (10 * 10 + 4) // 8 + 2 + 4 + 40),
+        ("stc:0.01", 8 + 4 + 2 + 4 + 40, 8 + 4 + 2 + 4 + 40),  # places, signs, their magnitude
         ("nsgd:up=signs", 200 + 4 + 40, PLAIN),  # five to a byte
     ],
 )

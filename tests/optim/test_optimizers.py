@@ -108,3 +108,27 @@ def test_unknown_names_are_refused_with_the_choices(
     with pytest.raises(ConfigError, match=f"no {role} optimizer {name!r}") as error:
         choose(name, known, role)
     assert ", ".join(known) in str(error.value)
+
+
+def test_settings_follow_commas() -> None:
+    factory = choose("nesterov,lr=0.4,momentum=0.5", SERVER_OPTIMIZERS, "server")
+    assert factory is not None
+    group = factory([leaf(1)]).param_groups[0]
+    assert (group["lr"], group["momentum"], group["nesterov"]) == (0.4, 0.5, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["nesterov,lr=x", "nesterov,speed=1", "nesterov,0.4", "add,lr=1", "sign,lr=-1"]
+)
+def test_bad_settings_are_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"server optimizer {name!r} does not take these"):
+        choose(name, SERVER_OPTIMIZERS, "server")
+
+
+def test_a_step_by_the_sign_by_hand() -> None:
+    parameter = torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
+    optimizer = choose("sign,lr=0.1,weight_decay=0.5", SERVER_OPTIMIZERS, "server")
+    assert optimizer is not None
+    parameter.grad = torch.tensor([5.0, -1e-9, 0.0])
+    optimizer([parameter]).step()
+    assert parameter.tolist() == pytest.approx([0.95 - 0.1, -1.9 + 0.1, 2.85])

@@ -1,4 +1,9 @@
-"""Small integers, packed into bytes."""
+"""Small integers, packed into bytes.
+
+Numbers that ascend, such as positions, take fewer bits (Elias-Fano): of each its lowest bits, and
+for the rest a row of bits in which the i-th 1 stands at place i + rest. The size is fixed by how
+many there are and how large they can be, and within half a bit a number of the least possible.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +46,45 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     rows = split_last(single.flatten(-2)[..., : count * bits], bits)
     whole: Tensor = (rows << torch.arange(bits, device=packed.device)).sum(-1)
     return whole
+
+
+def ascending_size(count: int, limit: int) -> int:
+    """How many bytes `count` ascending numbers below `limit` take."""
+    low, upper = _split_of(count, limit)
+    return packed_size(count, low) + packed_size(upper, 1)
+
+
+def pack_ascending(numbers: Tensor, limit: int) -> Tensor:
+    """Ascending numbers (..., count) below `limit`, as bytes (..., ascending_size)."""
+    count = numbers.shape[-1]
+    low, upper = _split_of(count, limit)
+    parts = [pack(numbers & (2**low - 1), low)] if low else []
+    if upper:
+        ones = (numbers >> low) + torch.arange(count, device=numbers.device)
+        marks = numbers.new_zeros(*numbers.shape[:-1], upper).scatter_(-1, ones, 1)
+        parts.append(pack(marks, 1))
+    return torch.cat(parts, dim=-1)
+
+
+def unpack_ascending(packed: Tensor, count: int, limit: int) -> Tensor:
+    """The numbers (..., count) as int64."""
+    low, upper = _split_of(count, limit)
+    end = packed_size(count, low)
+    numbers = unpack(packed[..., :end], count, low) if low else 0
+    if not upper:
+        return torch.as_tensor(numbers)
+    marks = unpack(packed[..., end:], upper, 1)
+    ones = marks.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    high = (ones - torch.arange(count, device=packed.device)).clamp_(0, (limit - 1) >> low)
+    return (numbers + (high << low)).clamp_(max=limit - 1)
+
+
+def _split_of(count: int, limit: int) -> tuple[int, int]:
+    """How many low bits a number keeps, and how long the row of marks for the rest is."""
+    width = max(1, (limit - 1).bit_length())
+    lengths = {low: count + ((limit - 1) >> low) + 1 for low in range(width)} | {width: 0}
+    low = min(lengths, key=lambda bits: count * bits + lengths[bits])
+    return low, lengths[low]
 
 
 def split_last(rows: Tensor, length: int) -> Tensor:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from prlc.encodings.base import Code, Encoding, Uniform, as_bytes, check_chunk, from_bytes
-from prlc.encodings.bits import pack, packed_size, unpack
+from prlc.encodings.bits import (
+    ascending_size,
+    pack,
+    pack_ascending,
+    packed_size,
+    unpack,
+    unpack_ascending,
+)
 from prlc.encodings.quantised import check_feedback
 from prlc.errors import ConfigError
 from prlc.text import is_number
@@ -26,7 +33,7 @@ class TopK(Encoding):
 
     A value takes `bits` bits: its sign, and a magnitude between the smallest and the largest that
     its chunk sends; 1: the sign, of the mean magnitude (sparse ternary); 32: the value itself.
-    Positions take as few bits as the chunk's length allows. With `ef`, the next message adds what
+    Positions take hardly more bits than they must. With `ef`, the next message adds what
     this one left out. With `transform`, the numbers are those of the chunk's cosine transform.
     """
 
@@ -62,7 +69,7 @@ class TopK(Encoding):
     def chunk_bytes(self, length: int, dtype: torch.dtype) -> int:
         del dtype
         k = self.count(length)
-        positions = packed_size(k, _position_bits(length))
+        positions = ascending_size(k, length)
         if self.bits == _WHOLE:
             return positions + 4 * k
         return positions + packed_size(k, self.bits) + 2 * _RANGE
@@ -140,7 +147,7 @@ class TopK(Encoding):
         filled = keys < length
         last = keys.gather(-1, (filled.sum(-1, keepdim=True) - 1).clamp_(min=0))
         last = torch.where(last < length, last, 0)  # of a chunk of zeros
-        positions = pack(torch.where(filled, keys, last), _position_bits(length))
+        positions = pack_ascending(torch.where(filled, keys, last), length)
         first = first.gather(-1, order)
         if self.bits == _WHOLE:
             return torch.cat([positions, as_bytes(first)], dim=-1)
@@ -152,9 +159,9 @@ class TopK(Encoding):
 
     def unpack_chunks(self, packed: Tensor, length: int, dtype: torch.dtype) -> Code:
         del dtype
-        k, width = self.count(length), _position_bits(length)
-        end = packed_size(k, width)
-        positions = unpack(packed[..., :end], k, width)
+        k = self.count(length)
+        end = ascending_size(k, length)
+        positions = unpack_ascending(packed[..., :end], k, length)
         free = torch.zeros_like(positions, dtype=torch.bool)
         free[..., 1:] = positions[..., 1:] == positions[..., :-1]
         if self.bits == _WHOLE:
@@ -170,10 +177,6 @@ class TopK(Encoding):
         low, high = from_bytes(packed[..., middle:], torch.bfloat16).chunk(2, dim=-1)
         signs = torch.where(numbers >= half, 1, -1).masked_fill(free | (high == 0), 0)
         return positions, signs.to(torch.int8), (numbers % half).to(torch.uint8), low, high
-
-
-def _position_bits(length: int) -> int:
-    return max(1, math.ceil(math.log2(length)))
 
 
 def _ranks(sizes: Tensor) -> Tensor:
