@@ -12,15 +12,19 @@ import pytest
 import torch
 
 from prlc.cli import main
+from prlc.encodings import Grid
 from prlc.methods import (
     ASGD,
+    CMFL,
     EF21P,
     LAGPS,
     LAGWK,
+    LAQ,
     NSGD,
     PR,
     PRLC,
     QSGD,
+    SSP,
     Asynchronous,
     CoCoDSGD,
     DiLoCo,
@@ -65,8 +69,11 @@ METHODS: list[Method] = [
     LAGPS(),
     LAGPS(smoothness=1.0),
     LAGWK(),
+    LAQ(2.0, longest=4, up=Grid(3, chunk=16)),
+    CMFL(0.55),
     ASGD(),
     ASGD(staleness_aware=True),
+    SSP(1),
 ]
 
 

@@ -109,7 +109,7 @@ def test_messages_count_the_buffers_that_travel() -> None:
 
 def test_every_method_counts_what_it_reports(any_method: Method) -> None:
     job = job_of(any_method)
-    engine = Simulator(job, arrivals_of(job.num_workers), execution=Execution(6, 1))
+    engine = Simulator(job, arrivals_of(job), execution=Execution(6, 1))
     reports = run(engine, 20)
     assert np.array_equal(engine.traffic.pushes, np.sum([r.pushes for r in reports], 0))
     assert np.array_equal(engine.traffic.pulls, np.sum([r.pulls for r in reports], 0))
