@@ -219,7 +219,7 @@ class Simulator(Engine):
                     rows[piece][mask] = fresh[mask]
             for ahead, counter in zip(self._counters, self._workers.counters, strict=True):
                 ahead[piece][mask] = counter[piece][mask]
-            self._losses[piece][part] = losses.cpu().numpy()[part]
+            self._losses[piece][part] = losses.double().cpu().numpy()[part]
         for counter, before in zip(self._workers.counters, counters, strict=True):
             counter.copy_(before)  # until they arrive
         self._computed[:] = True
