@@ -12,16 +12,20 @@ import pytest
 import torch
 
 from prlc.cli import main
+from prlc.encodings import Grid
 from prlc.methods import (
     ASGD,
+    CMFL,
     EF21P,
     LAGPS,
     LAGWK,
+    LAQ,
     NSGD,
     PR,
     PRLC,
     QSGD,
     SCAFFOLD,
+    SSP,
     STC,
     Asynchronous,
     CoCoDSGD,
@@ -78,8 +82,11 @@ METHODS: list[Method] = [
     LAGPS(),
     LAGPS(smoothness=1.0),
     LAGWK(),
+    LAQ(2.0, longest=4, up=Grid(3, chunk=16)),
+    CMFL(0.55),
     ASGD(),
     ASGD(staleness_aware=True),
+    SSP(1),
 ]
 
 

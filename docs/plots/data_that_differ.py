@@ -20,7 +20,7 @@ import prlc
 
 PAGE = Path(__file__).resolve().parents[1] / "methods.md"
 STEPS = 2250
-STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)
+STEP_SIZES = (0.01, 0.02, 0.03, 0.05, 0.1)
 METHODS = (
     "nsgd",
     "local-sgd:10",

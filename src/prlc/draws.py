@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     SAMPLE = 8
     ENCODE_UP = 9
     ENCODE_DOWN = 10
+    ALWAYS_PUSHES = 11
 
 
 def _finalise(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -33,6 +33,9 @@ TEXTS = [
     "int8,l2,chunk=7",
     "int4,chunk=16",
     "int2,chunk=16",
+    "grid,1,chunk=16",
+    "grid,3,chunk=7",
+    "grid,8,chunk=16",
     "ternary,chunk=16",
     "ternary,chunk=16,clip=0",
     "topk,0.2,chunk=16",
@@ -193,6 +196,25 @@ def test_qsgd_has_the_variance_of_its_paper() -> None:
         got = round_trip(encoding, values.expand(2000, -1), draw_of(2000))
         error = (got - values).square().sum(1).mean() / values.square().sum()
         assert float(error) <= 1.05 * min(64 / s**2, 8 / s)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8])
+def test_a_grid_rounds_to_the_nearest_point(bits: int) -> None:
+    values = values_of(2, 64, 0)
+    got = round_trip(parse_encoding(f"grid,{bits},chunk=32"), values, draw_of(2))
+    radius = values.view(2, 2, 32).abs().amax(-1, keepdim=True)
+    step = 2 * radius / (2**bits - 1)
+    error = (got - values).view(2, 2, 32).abs()
+    assert bool((error <= step / 2 + 1e-6 * radius).all())
+    ends = values.view(2, 2, 32).abs() == radius
+    assert bool((error[ends] <= 1e-6).all()), "the largest is a point itself"
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-30, 1e37])
+def test_a_grid_of_any_size(size: float) -> None:
+    values = torch.tensor([[size, -size, 0.0, size / 3]], dtype=torch.float32)
+    got = round_trip(parse_encoding("grid,4"), values, draw_of())
+    assert bool(((got - values).abs() <= size / 15 * 1.001 + 1e-45).all())
 
 
 def test_ternary_clips_what_is_far_out() -> None:

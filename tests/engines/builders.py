@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from prlc.data import IID, Dataset, load_digits
 from prlc.engines import Engine, Execution, Job, Loss, Reference, Simulator, StepReport
 from prlc.engines.roles.memory import InMemory
-from prlc.methods import Method, parse_method
+from prlc.methods import Asynchronous, Method, parse_method
 from prlc.models import build
 from prlc.network import Network
 from prlc.network.clock import Arrival, ArrivalClock
@@ -125,27 +126,33 @@ def small_job(method: Method | str, *, steps: int | None = 60, **more: Any) -> J
     return job_of(method, steps=steps, **given)
 
 
-def arrivals_of(num_workers: int) -> Iterator[Arrival]:
+def arrivals_of(job: Job) -> Iterator[Arrival]:
     """A network in which workers differ in speed, so that staleness varies."""
     network = Network.of("mobile", stragglers=0.4, straggler_factor=3.0)
-    clock = ArrivalClock(
-        network, num_workers, bytes_up=1000, bytes_down=1000, step_seconds=0.5, seed=3
+    window = job.method.window if isinstance(job.method, Asynchronous) else math.inf
+    return ArrivalClock(
+        network,
+        job.num_workers,
+        bytes_up=1000,
+        bytes_down=1000,
+        step_seconds=0.5,
+        seed=3,
+        window=window,
     )
-    return iter(clock)
 
 
 def reference(job: Job) -> Reference:
-    return Reference(job, arrivals_of(job.num_workers))
+    return Reference(job, arrivals_of(job))
 
 
 def simulator(chunk: int) -> Callable[[Job], Simulator]:
     """How to make a simulator that computes `chunk` workers at a time."""
-    return lambda job: Simulator(job, arrivals_of(job.num_workers), execution=Execution(chunk, 1))
+    return lambda job: Simulator(job, arrivals_of(job), execution=Execution(chunk, 1))
 
 
 def roles(num_shards: int) -> Callable[[Job], InMemory]:
     """How to make roles in memory, with a server for each of so many shards."""
-    return lambda job: InMemory(job, arrivals_of(job.num_workers), num_shards)
+    return lambda job: InMemory(job, arrivals_of(job), num_shards)
 
 
 #: Every engine, for a job of six workers.

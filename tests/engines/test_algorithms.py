@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import islice, pairwise
 
@@ -11,19 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prlc.draws import Purpose, uniform
-from prlc.encodings import Down, Draw, TopK
+from prlc.draws import Purpose, bits, uniform
+from prlc.encodings import Down, Draw, Grid, TopK
 from prlc.engines import Job
 from prlc.methods import (
     ASGD,
+    CMFL,
     EF21P,
     LAGPS,
     LAGWK,
+    LAQ,
     NSGD,
     PR,
     PRLC,
     QSGD,
     SCAFFOLD,
+    SSP,
     STC,
     DeMo,
     DiLoCo,
@@ -116,15 +120,67 @@ def lag(problem: Problem, xi: float, D: int, L: float | None) -> tuple[Vector, l
     return theta, pushes
 
 
-def asynchronous(problem: Problem, *, staleness_aware: bool) -> Vector:
-    w, w_i, own_step = problem.start, [problem.start] * P, [0] * P
-    pulled = [0] * P
-    for k, arrival in enumerate(islice(arrivals_of(P), P * STEPS)):
+def laq(problem: Problem, xi: float, D: int, t_bar: float, b: int) -> tuple[Vector, list[int]]:
+    """Algorithm 2 of Sun et al. 2019 in its sum form, alpha = eta / M; the server keeps the sum."""
+    theta, M = problem.start, P
+    tau = 1 / (2**b - 1)
+    history, pushes = [theta], []
+    Q, eps, t = [np.zeros(650)] * M, [0.0] * M, [0] * M
+    nabla = np.zeros(650)
+    for k in range(STEPS):
+        alpha = problem.lr(k) / M
+        steps = [np.sum((b - a) ** 2) for a, b in pairwise(history)][-D:]
+        pushes.append(0)
+        for m in range(M):
+            g = flat(problem.gradient(theta, m, k))
+            R = float(np.float32(np.abs(g - Q[m]).max()))  # travels in 32 bits
+            q = np.floor((g - Q[m] + R) / (2 * tau * R) + 0.5)  # (5)
+            delta = 2 * tau * R * np.clip(q, 0, 2**b - 1) - R  # (6)
+            error = np.sum((g - (Q[m] + delta)) ** 2)
+            right = xi / (alpha**2 * M**2) * sum(steps) + 3 * (error + eps[m])
+            t[m] += 1
+            if k > 0 and np.sum(delta**2) <= right and t[m] < t_bar:  # (7)
+                continue
+            nabla = nabla + delta
+            Q[m], eps[m], t[m] = Q[m] + delta, error, 0
+            pushes[-1] += 1
+        theta = theta - alpha * unflat(nabla)
+        history.append(theta)
+    return theta, pushes
+
+
+def cmfl(problem: Problem, v: float, *, decays: bool) -> tuple[Vector, list[int]]:
+    """Wang et al. 2019 with one local step: only relevant updates are averaged."""
+    w, last, pushes = problem.start, None, []
+    for t in range(STEPS):
+        u = [-problem.lr(t) * problem.gradient(w, i, t) for i in range(P)]
+        relevant = list(range(P))
+        if last is not None:
+            e = [np.mean(np.sign(u_i) == np.sign(last)) for u_i in u]
+            v_t = v / np.sqrt(t) if decays else v
+            drawn = int(bits(SEED, Purpose.ALWAYS_PUSHES, t)) % P
+            relevant = [i for i in range(P) if e[i] >= v_t or i == drawn]
+        last = np.mean([u[i] for i in relevant], 0)
+        w = w + last
+        pushes.append(len(relevant))
+    return w, pushes
+
+
+def asynchronous(job: Job, *, staleness_aware: bool = False, s: float = math.inf) -> Vector:
+    """ASGD; within a window s, SSP (Ho et al. 2013): who is ahead reads when it no longer is."""
+    problem = Problem(job)
+    w, w_i, clock = problem.start, [problem.start] * P, [0] * P
+    pulled, blocked = [0] * P, set[int]()
+    for k, arrival in enumerate(islice(arrivals_of(job), P * STEPS)):
         i = arrival.worker
+        assert i not in blocked
         share = 1 / (1 + k - pulled[i]) if staleness_aware else 1 / P
-        w = w - problem.lr(k // P) * share * problem.gradient(w_i[i], i, own_step[i])
-        w_i[i], pulled[i] = w, k + 1
-        own_step[i] += 1
+        w = w - problem.lr(k // P) * share * problem.gradient(w_i[i], i, clock[i])
+        clock[i] += 1
+        blocked.add(i)
+        for j in [j for j in blocked if clock[j] - min(clock) <= s]:
+            w_i[j], pulled[j] = w, k + 1
+            blocked.remove(j)
     return w
 
 
@@ -380,6 +436,26 @@ class TestAsWritten:
         assert [int(report.pushes.sum()) for report in run(made, STEPS)] == pushes
         assert np.abs(weights(global_tensors(made)) - expected).max() < 1e-12
 
+    @pytest.mark.parametrize(("xi", "D", "t_bar", "b"), [(0.8, 3, 100, 4), (3.0, 10, 4, 3)])
+    def test_laq(self, engine: str, xi: float, D: int, t_bar: int, b: int) -> None:
+        """With one chunk, as published."""
+        method = LAQ(xi, D, t_bar, Grid(b, chunk=650))
+        job = job_of(method, lr=constant_lr, batch_size=16)
+        expected, pushes = laq(Problem(job), xi, D, t_bar, b)
+        assert P < sum(pushes) < 0.9 * P * STEPS, "some should be skipped"
+        made = ENGINES[engine](job)
+        assert [int(report.pushes.sum()) for report in run(made, STEPS)] == pushes
+        assert np.abs(weights(global_tensors(made)) - expected).max() < 1e-12
+
+    @pytest.mark.parametrize(("threshold", "decay"), [(0.6, False), (2 / 3, True)])
+    def test_cmfl(self, engine: str, threshold: float, decay: bool) -> None:
+        job = job_of(CMFL(threshold, decay), seed=SEED)
+        expected, pushes = cmfl(Problem(job), threshold, decays=decay)
+        assert P < sum(pushes) < P * STEPS, "some should be skipped"
+        made = ENGINES[engine](job)
+        assert [int(report.pushes.sum()) for report in run(made, STEPS)] == pushes
+        assert np.abs(weights(global_tensors(made)) - expected).max() < 1e-12
+
     def test_diloco(self, engine: str) -> None:
         job = job_of(DiLoCo(5), server_optimizer=SERVER_OPTIMIZERS["nesterov"])
         expected = diloco(Problem(job), H=5, outer_lr=0.7, momentum=0.9)
@@ -431,5 +507,11 @@ class TestAsWritten:
     @pytest.mark.parametrize("staleness_aware", [False, True])
     def test_asgd(self, engine: str, staleness_aware: bool) -> None:
         job = job_of(ASGD(staleness_aware))
-        expected = asynchronous(Problem(job), staleness_aware=staleness_aware)
+        expected = asynchronous(job, staleness_aware=staleness_aware)
         assert np.abs(trained(engine, job) - expected).max() < 1e-12
+
+    @pytest.mark.parametrize("s", [0, 2])
+    def test_ssp(self, engine: str, s: int) -> None:
+        job = job_of(SSP(s))
+        assert np.abs(trained(engine, job) - asynchronous(job, s=s)).max() < 1e-12
+        assert np.abs(trained(engine, job) - trained(engine, job_of(ASGD()))).max() > 1e-6

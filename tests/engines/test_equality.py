@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
-from prlc.methods import ASGD, LAGWK, PRLC, LocalSGD, Method
+from prlc.methods import ASGD, LAGWK, LAQ, PRLC, LocalSGD, Method
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, OptimizerFactory
 
 from .builders import (
     assert_plans_match_reference,
+    assert_same_reports,
     digits,
     global_tensors,
     job_of,
     largest_difference,
     reference,
+    roles,
     run,
     simulator,
     slow_decay,
+    small_data,
+    small_job,
+    small_model,
 )
 
 #: One of each family, and of each way of treating updates that are not sent at once.
-FAMILIES: list[Method] = [PRLC(0.3), LocalSGD(5), LAGWK(), ASGD()]
+FAMILIES: list[Method] = [PRLC(0.3), LocalSGD(5), LAGWK(), LAQ(), ASGD()]
 
 
 def test_logistic_regression_by_every_method(any_method: Method) -> None:
@@ -33,6 +39,40 @@ def test_logistic_regression_by_every_method(any_method: Method) -> None:
 def test_every_method_with_momentum(any_method: Method) -> None:
     job = job_of(any_method, optimizer=WORKER_OPTIMIZERS["momentum"])
     assert_plans_match_reference(job, steps=30, plans=[4])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "laq:0.4:window=4:up=grid,2,chunk=16",
+        "laq:3:longest=3:up=int4,chunk=16",
+        "laq:0.1:up=topk,0.2",
+        "cmfl:0.6",
+    ],
+)
+def test_lazy_methods_in_shards(text: str) -> None:
+    """With BatchNorm's buffers, of which only those who push send a change; all bytes measured."""
+    job = small_job(text)
+    oracle, made = reference(job), roles(2)(job)
+    expected = run(oracle, 40)
+    assert_same_reports(expected, run(made, 40))
+    assert largest_difference(global_tensors(oracle), global_tensors(made)) < 1e-10
+    pushes = sum(int(report.pushes.sum()) for report in expected)
+    assert 6 < pushes < 115, "some should be skipped"
+    for direction, counted in (("up", made.traffic.up), ("down", made.traffic.down)):
+        assert np.array_equal(made.sent[direction], counted)
+
+
+@pytest.mark.parametrize("text", ["laq:up=grid,4,chunk=16", "cmfl:0.2", "ssp:1"])
+def test_models_in_16_bits(text: str) -> None:
+    model, data = small_model().bfloat16(), small_data().to("cpu", torch.bfloat16)
+    job = small_job(text, model=model, data=data)
+    ended = []
+    for build in (reference, simulator(3), roles(2)):
+        engine = build(job)
+        run(engine, 10)
+        ended.append(global_tensors(engine))
+    assert all(largest_difference(ended[0], other) < 0.1 for other in ended[1:])
 
 
 @pytest.mark.parametrize("method", FAMILIES, ids=str)

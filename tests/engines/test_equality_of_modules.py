@@ -125,7 +125,7 @@ def test_modules_that_cannot_be_traced(model: nn.Module, plan: int) -> None:
 @pytest.mark.usefixtures("cache")
 def test_a_plan_is_found_for_modules_that_cannot_be_vectorised() -> None:
     job = job_of(PRLC(0.3), modules.Branching())
-    oracle, engine = reference(job), Simulator(job, arrivals_of(job.num_workers))
+    oracle, engine = reference(job), Simulator(job, arrivals_of(job))
     run(oracle, 10)
     run(engine, 10)
     assert largest_difference(global_tensors(oracle), global_tensors(engine)) < 1e-10

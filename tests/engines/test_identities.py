@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from prlc.encodings import Plain
 from prlc.engines import Engine, Job
-from prlc.methods import ASGD, LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method
+from prlc.methods import ASGD, CMFL, LAGPS, LAGWK, LAQ, NSGD, PR, PRLC, SSP, LocalSGD, Method
 from prlc.methods.compensation import ControlVariates, Share, State
 from prlc.optim.optimizers import WORKER_OPTIMIZERS, set_lr
 
@@ -81,6 +82,13 @@ class TestIdentities:
         alone = trained(engine, model, ASGD(staleness_aware), num_workers=1)
         assert largest_difference(alone, trained(engine, model, NSGD(), num_workers=1)) < 1e-13
 
+    def test_ssp_without_a_limit_is_asgd_and_alone_it_is_synchronous(
+        self, engine: str, model: str
+    ) -> None:
+        assert_identical(trained(engine, model, SSP(math.inf)), trained(engine, model, ASGD()))
+        alone = trained(engine, model, SSP(2), num_workers=1)
+        assert largest_difference(alone, trained(engine, model, NSGD(), num_workers=1)) < 1e-13
+
     @pytest.mark.parametrize("method", [LAGPS(xi=0.0), LAGWK(xi=0.0)], ids=str)
     def test_lag_without_patience_is_synchronous_sgd(
         self, engine: str, model: str, method: Method
@@ -90,6 +98,20 @@ class TestIdentities:
         assert difference < 1e-12
         assert (eager.traffic.pushes == STEPS[model]).all()
         assert (eager.traffic.pulls == STEPS[model]).all()
+
+    def test_laq_that_loses_nothing_is_lag(self, engine: str, model: str) -> None:
+        """Its messages are changes, so that sums differ in their last digits."""
+        exact = ran(engine, model, LAQ(1.5, 4, math.inf, Plain()))
+        lag = ran(engine, model, LAGWK(1.5, 4))
+        assert np.array_equal(exact.traffic.pushes, lag.traffic.pushes)
+        assert lag.traffic.pushes.sum() < 6 * STEPS[model]
+        assert largest_difference(global_tensors(exact), global_tensors(lag)) < 1e-12
+
+    def test_cmfl_without_a_threshold_is_synchronous_sgd(self, engine: str, model: str) -> None:
+        eager = ran(engine, model, CMFL(0.0))
+        difference = largest_difference(global_tensors(eager), trained(engine, model, NSGD()))
+        assert difference < 1e-13
+        assert (eager.traffic.pushes == STEPS[model]).all()
 
 
 class Uncontrolled(ControlVariates):
@@ -253,3 +275,27 @@ def test_lag_that_never_has_enough_reuses_old_gradients(engine: str) -> None:
     assert all(np.isnan(report.loss) for report in reports[1:])
     # Both take the very same step eight times.
     assert_identical(global_tensors(made), global_tensors(server))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_cmfl_that_never_agrees_one_pushes(engine: str) -> None:
+    reports = run(ENGINES[engine](job_of(CMFL(1.0))), 20)
+    assert reports[0].pushes.all()
+    drawn = [CMFL(1.0).always_pushes(1, step, 6) for step in range(1, 20)]
+    assert [np.flatnonzero(report.pushes).tolist() for report in reports[1:]] == [
+        [i] for i in drawn
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("window", [1, 2])
+def test_with_ssp_nobody_is_further_ahead_than_the_window(engine: str, window: int) -> None:
+    """Whoever waits has finished one step more; ASGD's stragglers stay far behind."""
+
+    def furthest(method: Method) -> int:
+        made = ENGINES[engine](job_of(method))
+        pushes = np.cumsum([report.pushes for report in run(made, 30)], axis=0)
+        return int((pushes.max(1) - pushes.min(1)).max())
+
+    assert furthest(SSP(window)) == window + 1
+    assert furthest(ASGD()) > 10

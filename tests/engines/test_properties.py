@@ -14,8 +14,21 @@ from torch.nn import functional as F
 
 from prlc.data import Dataset
 from prlc.draws import Purpose, uniform
+from prlc.encodings import Plain
 from prlc.engines import Execution, Job, Reference, Simulator
-from prlc.methods import LAGPS, LAGWK, NSGD, PR, PRLC, LocalSGD, Method, Scheduled, Timetable
+from prlc.methods import (
+    CMFL,
+    LAGPS,
+    LAGWK,
+    LAQ,
+    NSGD,
+    PR,
+    PRLC,
+    LocalSGD,
+    Method,
+    Scheduled,
+    Timetable,
+)
 from prlc.network.traffic import payload_bytes
 
 from .builders import (
@@ -35,6 +48,8 @@ methods: st.SearchStrategy[Method] = st.one_of(
     st.builds(PRLC, ratios, periods),
     st.builds(LocalSGD, periods),
     st.builds(LAGWK, st.floats(0, 2), st.integers(1, 5)),
+    st.builds(LAQ, st.floats(0, 2), st.integers(1, 5), st.integers(1, 4), st.just(Plain())),
+    st.builds(CMFL, st.floats(0, 1), st.booleans()),
     st.builds(LAGPS, st.floats(0, 2), st.integers(1, 5), st.none() | st.floats(0.1, 10)),
 )
 
@@ -109,7 +124,7 @@ def test_messages_count_the_buffers_that_travel() -> None:
 
 def test_every_method_counts_what_it_reports(any_method: Method) -> None:
     job = job_of(any_method)
-    engine = Simulator(job, arrivals_of(job.num_workers), execution=Execution(6, 1))
+    engine = Simulator(job, arrivals_of(job), execution=Execution(6, 1))
     reports = run(engine, 20)
     assert np.array_equal(engine.traffic.pushes, np.sum([r.pushes for r in reports], 0))
     assert np.array_equal(engine.traffic.pulls, np.sum([r.pulls for r in reports], 0))

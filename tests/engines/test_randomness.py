@@ -57,7 +57,7 @@ def test_choosing_a_plan_leaves_the_numbers_of_the_caller_alone() -> None:
     job = job_of(PRLC(0.3), modules.with_dropout())
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    Simulator(job, arrivals_of(job.num_workers))
+    Simulator(job, arrivals_of(job))
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -35,7 +35,7 @@ KINDS = ["reference", "all at once"]
 
 def later_arrivals(job: Job) -> Iterator[Arrival]:
     """What is still to come after the first steps."""
-    return islice(arrivals_of(job.num_workers), BEFORE * job.num_workers, None)
+    return islice(arrivals_of(job), BEFORE * job.num_workers, None)
 
 
 def resumed(kind: str, job: Job) -> Engine:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prlc.draws import Purpose, uniform
 from prlc.errors import ConfigError
 from prlc.network import Network
-from prlc.network.clock import ArrivalClock, BarrierClock, Mask, RunAheadClock
+from prlc.network.clock import Arrival, ArrivalClock, BarrierClock, Mask, RunAheadClock
 
 Communication = Callable[[int], tuple[bool, Mask]]
 """Whether a step pushes, and who pulls."""
@@ -507,3 +507,44 @@ def test_staleness_counts_the_updates_in_between(data: st.DataObject) -> None:
         last[arrival.worker] = index
     # All that arrived went through the server's link.
     assert 2.0 * len(seen) <= network.server_up * seen[-1].seconds + 1e-9
+
+
+# Within a window (SSP).
+
+
+def leads(seen: list[Arrival], workers: int) -> list[int]:
+    """How many steps each worker was ahead of the slowest while it computed what arrived."""
+    counts, found = [0] * workers, []
+    for arrival in seen:
+        found.append(counts[arrival.worker] - min(counts))
+        counts[arrival.worker] += 1
+    return found
+
+
+@given(st.data(), st.integers(0, 4))
+@settings(deadline=None)
+def test_nobody_is_further_ahead_than_the_window(data: st.DataObject, window: int) -> None:
+    workers = data.draw(st.integers(1, 4))
+    network = data.draw(small_networks(workers))
+    seen = list(islice(arrivals(network, workers, **SMALL, window=window), 60))
+    assert max(leads(seen, workers)) <= window
+    assert all(a.seconds <= b.seconds for a, b in pairwise(seen))
+
+
+def test_a_window_holds_the_fast_back_to_its_edge() -> None:
+    network = Network(stragglers=0.25, straggler_factor=10.0)
+    free = list(islice(arrivals(network, 4), 310))
+    assert max(leads(free, 4)) > 50
+    for window in (0, 1, 5):
+        assert max(leads(list(islice(arrivals(network, 4, window=window), 310)), 4)) == window
+    assert list(islice(arrivals(network, 4, window=math.inf), 310)) == free
+
+
+def test_who_waited_gets_the_model_of_the_moment_when_it_goes_on() -> None:
+    """Nothing takes time but computing: 10 s of the straggler, 1 s of the other."""
+    network = Network(stragglers=0.5, straggler_factor=10.0)
+    slow = int(np.flatnonzero(network.straggling(1, 2))[0])
+    seen = list(islice(arrivals(network, 2, step_seconds=1.0, window=1), 6))
+    assert [a.worker == slow for a in seen] == [False, False, True, False, True, False]
+    assert [a.seconds for a in seen] == [1.0, 2.0, 10.0, 11.0, 20.0, 21.0]
+    assert [a.staleness for a in seen] == [0, 0, 2, 0, 1, 0]

@@ -6,6 +6,7 @@ The table of methods is in tests/conftest.py.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 import prlc
 from golden import Golden, trace
-from prlc.methods import Asynchronous, Method, Scheduled, Timetable
+from prlc.methods import ASGD, Asynchronous, Method, Scheduled, Timetable
 
 from .launch import Ended, launch
 from .problems import outcome, problem, settings
@@ -28,6 +29,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "momentum": {"settings": {"method": "prlc:0.3", "optimizer": "momentum", **SLOW}},
     "adamw": {"settings": {"method": "pr:0.3", "optimizer": "adamw", **SLOW}},
     "lag-wk adamw": {"settings": {"method": "lag-wk", "optimizer": "adamw", **SLOW}},
+    "mixed laq": {"settings": {"method": "laq:3:up=grid,chunk=16"}, "model": "mixed"},
+    "tiny laq": {"settings": {"method": "laq:up=int8"}, "model": "tiny"},
     "nesterov": {"settings": {"method": "local-sgd:5", "server_optimizer": "nesterov", **SLOW}},
     "mixed": {"settings": {"method": "prlc:0.3"}, "model": "mixed"},
     "mixed nesterov": {
@@ -64,6 +67,8 @@ SHORTER: dict[str, dict[str, Any]] = {
     "steps that H does not divide": {"settings": {"method": "local-sgd:7", "eval_every": 60}},
     "fewer steps than H": {"settings": {"method": "local-sgd:5", "steps": 3, "eval_every": 3}},
 }
+#: Those whose result depends on the order of arrival, unless there is but one worker.
+ALONE = ["asgd", "ssp"]
 LAYOUTS = ["server", "sharded"]
 REST = "server, the rest"  # what takes minutes more: `make test-slow`
 
@@ -91,7 +96,10 @@ def ended(
             tmp_path_factory,
         )
     methods = [m for m in all_methods if layout == "sharded" or comes_first(m)]
-    alone = Case(name="one worker", layout=layout, workers=1, settings={"method": "asgd"})
+    alone = [
+        Case(name=f"one worker, {name}", layout=layout, workers=1, settings={"method": name})
+        for name in ALONE
+    ]
     late = Case(
         name="late updates",
         layout=layout,
@@ -99,11 +107,15 @@ def ended(
         settings={"method": "asgd", "steps": 40, "eval_every": 40, "checkpoint_every": 40},
         trouble={"what": "slow payload", "worker": 1, "step": 0},
     )
+    short = {"method": "ssp:2", "steps": 8, "eval_every": 8, "folder": "late-in-a-window"}
+    window = replace(
+        late, name="late in a window", settings=short, cluster={"record_timeline": True}
+    )
     given: dict[str, dict[str, Any]]
     given = {str(method): {"settings": {"method": str(method)}} for method in methods}
     given |= SHORTER | (VARIANTS if layout == "sharded" else {})
     cases = [Case(name=name, layout=layout, **each) for name, each in given.items()]
-    return launch([*cases, alone, late], f"equality-{layout}", tmp_path_factory)
+    return launch([*cases, *alone, late, window], f"equality-{layout}", tmp_path_factory)
 
 
 def by_reference(model: str, given: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -232,10 +244,12 @@ def test_asgd_takes_what_arrives_and_learns(
     ours = ended[str(asynchronous_method)].of_rank()
     summary, metrics = ours["summary"], ours["metrics"]
     payload = sum(t.numel() * t.element_size() for t in ours["tensors"].values())
-    # Whoever pushes is answered with a model, but for the last push, which comes too late.
-    assert summary["pulls_per_worker"] == 60
-    assert 60 < summary["pushes_per_worker"] <= 61
-    assert summary["bytes_down"] == 4 * 60 * payload
+    # Whoever pushes is answered with a model, but for the last push, which comes too late, and for
+    # those who are too far ahead at the end, who have pushed their last.
+    waiting = round(4 * (60 - summary["pulls_per_worker"]))
+    assert waiting == 0 if isinstance(asynchronous_method, ASGD) else 0 <= waiting < 4
+    assert 60 < summary["pushes_per_worker"] <= 61 - waiting / 4
+    assert summary["bytes_down"] == (4 * 60 - waiting) * payload
     assert summary["bytes_up"] == summary["pushes_per_worker"] * 4 * payload
     sent = summary["payload_sent"]
     assert (sum(sent["up"]), sum(sent["down"])) == (summary["bytes_up"], summary["bytes_down"])
@@ -250,8 +264,22 @@ def test_asgd_does_not_wait_for_an_update_that_was_only_announced(
     assert fast > 4 * slow
 
 
-def test_asgd_with_one_worker_is_synchronous_sgd(ended: dict[str, Ended]) -> None:
-    ours = ended["one worker"].of_rank()
+def test_with_ssp_nobody_is_further_ahead_than_the_window(ended: dict[str, Ended]) -> None:
+    run = ended["late in a window"]
+    sent = run.of_rank()["summary"]["payload_sent"]["up"]
+    payload = sum(t.numel() * t.element_size() for t in run.of_rank()["tensors"].values())
+    fast, slow = (size / payload for size in sent)
+    assert 0 < fast - slow <= 2 + 1, "whoever waits has finished one step more"
+    recorded = pd.read_csv(run.run / "timeline.csv")
+    computed = recorded[recorded["what"] == "compute"]
+    starts, ends = (computed.groupby("step")[column] for column in ("start", "end"))
+    first, last = starts.min(), ends.max()
+    assert all(first[step] >= last[step - 3] for step in first.index if step > 2)
+
+
+@pytest.mark.parametrize("method", ALONE)
+def test_asgd_with_one_worker_is_synchronous_sgd(ended: dict[str, Ended], method: str) -> None:
+    ours = ended[f"one worker, {method}"].of_rank()
     theirs = by_reference("bn", {"method": "nsgd"}, workers=1)
     assert_same_tensors(ours, theirs)
     assert ours["summary"]["pulls_per_worker"] == 60

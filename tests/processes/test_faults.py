@@ -43,6 +43,8 @@ KILLED: dict[str, dict[str, Any]] = {
     "lag-ps": {"method": "lag-ps"},
     "lag-ps, sharded": {"layout": "sharded", "method": "lag-ps"},
     "lag-wk": {"method": "lag-wk", "optimizer": "adamw", "lr": 0.01},
+    "laq, sharded": {"layout": "sharded", "method": "laq:2:longest=5:up=grid,3,chunk=16"},
+    "cmfl": {"method": "cmfl:0.55"},
     "rule 9, inside a delay": {"method": "prlc:0.4:delay=7:up=topk,0.1:down=int8"},
     "rule 9, sharded": {
         "layout": "sharded",
@@ -55,9 +57,19 @@ KILLED: dict[str, dict[str, Any]] = {
 ASGD = {
     "asgd": {"method": "asgd"},
     "asgd, sharded": {"method": "asgd", "layout": "sharded"},
+    "ssp": {"method": "ssp:1"},
+    "ssp, sharded": {"method": "ssp:0", "layout": "sharded"},
 }
 
-SLOW = {"within a period", "lag-ps", "shared state", "gathered, sharded", "asgd, sharded"}
+SLOW = {
+    "within a period",
+    "lag-ps",
+    "shared state",
+    "gathered, sharded",
+    "asgd, sharded",
+    "ssp",
+    "cmfl",
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +116,10 @@ def test_killed_once_asgd_takes_all_its_steps(ended: dict[str, Ended], name: str
     assert -signal.SIGKILL in run.codes[0].values(), run.everything()
     ours = run.of_rank()
     assert ours["metrics"]["step"] == [0, 20, 40, 60]
-    assert ours["summary"]["pulls_per_worker"] == 60
+    if name.startswith("asgd"):
+        assert ours["summary"]["pulls_per_worker"] == 60
+    else:  # all ask once more after the restart; some may wait at the end
+        assert 60 <= ours["summary"]["pulls_per_worker"] <= 61
     assert 60 < ours["summary"]["pushes_per_worker"] <= 61
     assert ours["metrics"]["train_loss"][-1] < 0.6 * ours["metrics"]["train_loss"][0]
     assert len(pd.read_csv(run.run / "metrics.csv")) == 4

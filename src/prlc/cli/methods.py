@@ -14,7 +14,7 @@ from rich.table import Table
 from prlc import text
 from prlc.cli import options as o
 from prlc.encodings import ENCODINGS
-from prlc.methods import COMPENSATIONS, METHODS, SETTINGS, Method, create
+from prlc.methods import COMPENSATIONS, METHODS, SETTINGS, Method, Scheduled, create
 
 _HEADINGS = ("method", "takes part", "push", "message", "server", "pull", "meanwhile", "paper")
 
@@ -29,10 +29,12 @@ def methods(as_json: o.AsJson = False) -> None:
     console.print(_table(made))
     console.print("A method's own settings:", highlight=False)
     for method in made:
-        own = {k: v for k, v in method.options().items() if k not in SETTINGS}
+        shared = SETTINGS if isinstance(method, Scheduled) else {}
+        own = {k: v for k, v in method.options().items() if k not in shared}
         if own:
             console.print(f"  {method.name}: {_defaults(own)}", highlight=False)
-    console.print("\nSettings of all but lag-ps, lag-wk and asgd:", highlight=False)
+    *some, last = [method.name for method in made if not isinstance(method, Scheduled)]
+    console.print(f"\nSettings of all but {', '.join(some)} and {last}:", highlight=False)
     shown = Table.grid(padding=(0, 2))
     for name, meaning in SETTINGS.items():
         shown.add_row(f"  {name}", meaning)

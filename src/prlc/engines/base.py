@@ -150,13 +150,16 @@ class Engine(ABC):
 
 
 def asynchronous_report(
-    losses: Sequence[float], arrivals: Sequence[Arrival], num_workers: int
+    losses: Sequence[float], arrivals: Sequence[Arrival], pulling: Sequence[int], num_workers: int
 ) -> StepReport:
-    """The report of an asynchronous step, from its arrivals."""
-    counts = np.bincount([arrival.worker for arrival in arrivals], minlength=num_workers)
+    """The report of an asynchronous step, from its arrivals and the workers that pulled."""
+    pushes, pulls = (
+        np.bincount(np.array(workers, np.int64), minlength=num_workers)
+        for workers in ([arrival.worker for arrival in arrivals], pulling)
+    )
     staleness = float(np.mean([arrival.staleness for arrival in arrivals]))
     loss = float(np.mean(losses))
-    return StepReport(loss, counts > 0, counts, counts, arrivals[-1].seconds, staleness)
+    return StepReport(loss, pushes > 0, pushes, pulls, arrivals[-1].seconds, staleness)
 
 
 class Cadence(NamedTuple):

@@ -23,6 +23,7 @@ from prlc.engines.job import Job, all_tensors, fixed_seed, staying, travelling
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Method, Scheduled
 from prlc.methods.compensation import Pulled, State, Window
+from prlc.methods.triggers import Candidate
 from prlc.network.clock import Arrival
 from prlc.optim.optimizers import OptimizerFactory, make, prepare_server_step, set_lr
 
@@ -35,7 +36,7 @@ class Party:
     ) -> None:
         self.model, self.flat = copy.deepcopy(model).train(), flat
         # If parts are not plain, values keep the precision of the flat vector.
-        self.keeps_more = isinstance(method, Scheduled) and not method.trivial
+        self.keeps_more = not method.trivial
         self.optimizer = make(factory, self.model.parameters()) if factory else None
         self.values = torch.zeros(flat.numel, dtype=flat.dtype, device=_device(model))
         flat.pack(self.tensors(), self.values)
@@ -259,9 +260,12 @@ class Reference(Engine):
             # A gradient here is an update divided by its learning rate.
             self.gradients: list[Tensor | None] = [None] * P
             self.history: list[float] = []
+            self.direction: Tensor | None = None  # the server's last step that was not zero
+            self.triggers = [method.trigger.init(1, job.device) for _ in range(P)]
             self.smoothness = [method.initial_smoothness()] * P
             self.moved_sq = [0.0] * P
             self.asked = np.ones(P, bool)
+        self.waiting: list[int] = []  # of SSP: who may not go on yet
 
     # -- scheduled methods: the step, exactly ------------------------------------------------------
 
@@ -461,27 +465,32 @@ class Reference(Engine):
         computes = self.asked if method.asked_by_server else np.ones(P, bool)
         pushes = np.zeros(P, bool)
         losses, buffers = [], []
+        if not method.reuses:
+            self.gradients = [None] * P
         for i in range(P):
             if not computes[i]:
                 continue
             loss, update = self._update(i, step, step)
             losses.append(loss)
             gradient = self.workers[i].rounded(update / lr)[:n]
-            pushes[i] = self._wants_push(method, i, gradient)
+            known = self._known_after(method, i, gradient, step)
+            pushes[i] = self._wants_push(method, i, gradient, known, step)
             if pushes[i]:
-                self.gradients[i] = gradient
+                self.gradients[i] = known
                 buffers.append(update[n:])
-        # Old gradients serve again; of buffers, only fresh changes count.
+        # Old gradients serve again unless the method forgets them; of buffers, only fresh changes.
         total = _sum([gradient for gradient in self.gradients if gradient is not None])
         _check_sum(total, self.gradients, step)
         mean = torch.zeros_like(self.server.values)
-        mean[:n] = lr * total / P
+        mean[:n] = lr * total / (P if method.reuses else pushes.sum())
         if buffers:
             mean[n:] = _sum(buffers) / len(buffers)
         before = self.server.parameters().clone()
         self.server.apply(mean, lr)
-        moved = _length_sq(self.server.parameters() - before)
-        self.history = [*self.history, moved / lr**2][-method.window :]
+        moved = self.server.parameters() - before
+        self.history = [*self.history, _length_sq(moved) / lr**2][-method.trigger.window :]
+        if bool(moved.any()):
+            self.direction = moved
         pulls = np.array([self._wants_pull(method, i) for i in range(P)])
         self.asked = pulls
         for i in range(P):
@@ -490,46 +499,75 @@ class Reference(Engine):
         loss = _mean(losses) if losses else float("nan")
         return StepReport(loss, computes, pushes, pulls)
 
-    def _wants_push(self, method: Lazy, i: int, gradient: Tensor) -> bool:
-        """LAG-WK's trigger (15a). An asked worker always pushes, and the server learns its L_m."""
+    def _known_after(self, method: Lazy, i: int, gradient: Tensor, step: int) -> Tensor:
+        """What the server would know of worker i's gradient after a push."""
+        if not method.innovates:
+            return gradient
+        known = self.gradients[i]
+        known = torch.zeros_like(gradient) if known is None else known
+        draw = Draw(self.job.seed, Purpose.ENCODE_UP, np.array([i]), step)
+        return known + _round_trip(method.up, gradient - known, draw)
+
+    def _wants_push(self, method: Lazy, i: int, gradient: Tensor, known: Tensor, step: int) -> bool:
+        """By the trigger. An asked worker always pushes, and the server learns its L_m."""
         old = self.gradients[i]
-        if old is None:
+        change_sq = _length_sq(known if old is None else known - old)
+        if method.asked_by_server:
+            if old is not None:
+                seen = (self.smoothness[i], change_sq, self.moved_sq[i])
+                self.smoothness[i] = float(method.refine(*map(_scalar, seen)))
             return True
-        change_sq = _length_sq(gradient - old)
-        if not method.asked_by_server:
-            return self._worthwhile(method, i, change_sq)
-        known = (self.smoothness[i], change_sq, self.moved_sq[i])
-        self.smoothness[i] = float(method.refine(*map(_scalar, known)))
-        return True
+        agreement = 0.0
+        if self.direction is not None:
+            same = gradient.sign() == self.direction.sign()
+            agreement = float(same.double().mean())
+        error_sq = _length_sq(gradient - known)
+        candidate = Candidate(
+            _scalar(change_sq)[None], _scalar(error_sq)[None], _scalar(agreement)[None], step
+        )
+        drawn = method.always_pushes(self.job.seed, step, len(self.workers))
+        fires = not self.history or drawn == i or self._fires(method, i, candidate)
+        self.triggers[i] = method.trigger.decided(
+            self.triggers[i], candidate, torch.tensor([fires])
+        )
+        return fires
 
     def _wants_pull(self, method: Lazy, i: int) -> bool:
         """LAG-PS's trigger (15b). In LAG-WK everybody pulls."""
         if not method.asked_by_server:
             return True
         moved_sq = _length_sq(self.server.parameters() - self.workers[i].parameters())
-        if not self._worthwhile(method, i, moved_sq):
+        left = self.smoothness[i] ** 2 * moved_sq if moved_sq > 0 else 0.0
+        nothing = _scalar(0.0)[None]
+        if not self._fires(method, i, Candidate(_scalar(left)[None], nothing, nothing, 0)):
             return False
         self.moved_sq[i] = moved_sq
         return True
 
-    def _worthwhile(self, method: Lazy, i: int, change_sq: float) -> bool:
+    def _fires(self, method: Lazy, i: int, candidate: Candidate) -> bool:
         history = torch.tensor(self.history, dtype=torch.float64)
-        return bool(method.worthwhile(_scalar(change_sq), _scalar(self.smoothness[i]), history))
+        return bool(method.trigger.fires(self.triggers[i], candidate, history))
 
     # -- asynchronous methods ---------------------------------------------------------------------
 
     def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
         P = len(self.workers)
         arrivals = [self.next_arrival() for _ in range(P)]
-        losses = []
+        losses, pulling = [], []
         for arrival in arrivals:
             worker = self.workers[arrival.worker]
             loss, update = self._update(arrival.worker, worker.steps, step)
             share = method.share(arrival.staleness, P)
             self.server.apply(share * update, self.job.lr(step))
-            worker.set(self.server.values)
             losses.append(loss)
-        return asynchronous_report(losses, arrivals, P)
+            self.waiting.append(arrival.worker)
+            slowest = min(worker.steps for worker in self.workers)
+            for i in sorted(self.waiting):
+                if self.workers[i].steps - slowest <= method.window:
+                    self.workers[i].set(self.server.values)
+                    self.waiting.remove(i)
+                    pulling.append(i)
+        return asynchronous_report(losses, arrivals, pulling, P)
 
     # -- pieces -----------------------------------------------------------------------------------
 
@@ -552,13 +590,14 @@ class Reference(Engine):
             for tensor, value in zip(staying(target), staying(self.workers[0].model), strict=True):
                 tensor.copy_(value)
 
-    #: What a checkpoint keeps of a worker and the server beside their models, and of LAG.
+    #: What a checkpoint keeps of a worker and the server beside their models, and of lazy methods.
     _OF_WORKER = ("steps", "known")
     _OF_SERVER = ("residual", "known", "hints", "extra")
-    _OF_LAG = ("gradients", "history", "smoothness", "moved_sq")
+    _OF_LAZY = ("gradients", "history", "direction", "triggers", "smoothness", "moved_sq")
 
     def _own_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {
+            "waiting": self.waiting,
             "server": self.server.state() | {k: getattr(self.server, k) for k in self._OF_SERVER},
             "workers": [
                 worker.state()
@@ -571,12 +610,13 @@ class Reference(Engine):
             ],
         }
         if isinstance(self.job.method, Lazy):
-            state |= {name: getattr(self, name) for name in self._OF_LAG}
+            state |= {name: getattr(self, name) for name in self._OF_LAZY}
             state["asked"] = self.asked.tolist()
         return copy.deepcopy(state)
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
         state = _to_device(state, self.job.device)
+        self.waiting = state["waiting"]
         self.server.load_state(state["server"])
         for name in self._OF_SERVER:
             setattr(self.server, name, state["server"][name])
@@ -591,7 +631,7 @@ class Reference(Engine):
             pull = saved["pull"]
             worker.pull = pull and Pull(**{**pull, "window": Sum(**pull["window"])})
         if isinstance(self.job.method, Lazy):
-            for name in self._OF_LAG:
+            for name in self._OF_LAZY:
                 setattr(self, name, state[name])
             self.asked = np.array(state["asked"])
 

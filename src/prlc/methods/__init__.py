@@ -2,7 +2,8 @@
 
 base.py          three families, and all that engines know of them
 presets.py       published methods as choices of parts
-lag.py, asgd.py  methods that decide online
+lag.py, cmfl.py, asgd.py  methods that decide online
+triggers.py      when a lazy worker's message is worth sending
 timetable.py     who takes part, pushes and pulls what at each step
 compensation.py  what a worker does between two pulls
 check.py         which parts go together
@@ -15,8 +16,9 @@ from typing import Any
 
 from prlc import text
 from prlc.errors import ConfigError
-from prlc.methods.asgd import ASGD
+from prlc.methods.asgd import ASGD, SSP
 from prlc.methods.base import SETTINGS, Asynchronous, Lazy, Mask, Method, Scheduled
+from prlc.methods.cmfl import CMFL
 from prlc.methods.compensation import (
     COMPENSATIONS,
     Compensation,
@@ -26,7 +28,7 @@ from prlc.methods.compensation import (
     State,
     Window,
 )
-from prlc.methods.lag import LAGPS, LAGWK
+from prlc.methods.lag import LAGPS, LAGWK, LAQ
 from prlc.methods.presets import (
     EF21P,
     NSGD,
@@ -51,10 +53,12 @@ from prlc.methods.timetable import Timetable, Turn
 
 __all__ = [
     "ASGD",
+    "CMFL",
     "COMPENSATIONS",
     "EF21P",
     "LAGPS",
     "LAGWK",
+    "LAQ",
     "METHODS",
     "NSGD",
     "PR",
@@ -62,6 +66,7 @@ __all__ = [
     "QSGD",
     "SCAFFOLD",
     "SETTINGS",
+    "SSP",
     "STC",
     "Asynchronous",
     "CoCoDSGD",
@@ -100,8 +105,11 @@ METHODS: dict[str, type[Method]] = {
         PRLC,
         LAGPS,
         LAGWK,
+        LAQ,
+        CMFL,
         LocalSGD,
         ASGD,
+        SSP,
         PipeSGD,
         CoCoDSGD,
         DiLoCo,

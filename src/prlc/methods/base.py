@@ -4,8 +4,8 @@ Every method is a frozen dataclass of settings with pure functions, and belongs 
 families, which differ in when it is known who communicates:
 
 Scheduled     in advance: a pure function of (seed, worker, step)       a choice of parts
-Lazy          online: a trigger compares a change with a threshold      LAG-PS, LAG-WK
-Asynchronous  on arrival: a worker communicates when it is done         ASGD
+Lazy          online: a trigger decides what is worth a message         LAG, LAQ, CMFL
+Asynchronous  on arrival: a worker communicates when it is done         ASGD, SSP
 
 Steps count from 0. In a step a worker computes an update at its own model and may push it, the
 server adds the mean, and the worker may pull the result.
@@ -14,6 +14,7 @@ server adds the mean, and the worker may pull the result.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from prlc import text
 from prlc.encodings import Down, Encoding, Plain, parse_down, parse_encoding
 from prlc.methods.check import check
 from prlc.methods.compensation import Compensation, Context, Hold, parse_compensation
+from prlc.methods.triggers import Trigger
 
 Mask = NDArray[np.bool_]
 
@@ -61,6 +63,16 @@ class Method(ABC):
         """The settings that differ from their defaults."""
         usual = type(self)().options()
         return {key: value for key, value in self.options().items() if value != usual[key]}
+
+    @property
+    def trivial(self) -> bool:
+        """Whether messages are the numbers of a model, plainly: engines have a shortcut."""
+        return True
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """What encodes its messages, if it is not trivial."""
+        return ()
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
@@ -131,6 +143,10 @@ class Scheduled(Method):
             and self.gain <= 1.0
             and self.sends == "updates"
         )
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        return (self.up, self.down.encoding)
 
     @cached_property
     def gain(self) -> float | None:
@@ -229,48 +245,75 @@ _LABELS: dict[str, Callable[[Any], str]] = {
 
 
 class Lazy(Method):
-    """The server reuses every worker's last gradient until a fresh one is worth a message."""
+    """A trigger decides whose update is worth a message. A gradient is an update per learning rate.
 
-    #: How many of the server's past steps the trigger looks at (D in the LAG paper).
-    window: int
-    #: Whether the server asks for gradients (LAG-PS) or the workers decide (LAG-WK).
-    asked_by_server: ClassVar[bool]
+    The server asks for gradients by the trigger (LAG-PS), or else the workers decide and all pull.
+    """
 
+    #: Whether the server asks, given the distance of its model from the worker's times L_m.
+    asked_by_server: ClassVar[bool] = False
+    #: Whether the server adds everybody's last known gradient, or only those pushed in this step.
+    reuses: ClassVar[bool] = True
+    #: Whether a message is the change of what the server knows of the gradient, encoded by `up`.
+    #: The server then keeps but the sum of what it knows.
+    innovates: ClassVar[bool] = False
+    up: Encoding = Plain()
+    #: When workers push, in a few words.
+    when: ClassVar[str] = "on a changed gradient"
+
+    @property
     @abstractmethod
-    def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
-        """Which workers should communicate, as a boolean tensor.
+    def trigger(self) -> Trigger:
+        """What decides."""
 
-        `change_sq`: squared distance since a worker's last communication, of its gradient
-        (LAG-WK) or of the server's model (LAG-PS). `history`: the squared norms of the server's
-        last `window` steps, each divided by the squared learning rate of its step.
-        """
+    def always_pushes(self, seed: int, step: int, num_workers: int) -> int | None:
+        """A worker that pushes at this step whatever the trigger says, or None."""
+        del seed, step, num_workers
+        return None
 
-    @abstractmethod
     def initial_smoothness(self) -> float:
         """L_m of every worker before the first gradient."""
+        return 0.0
 
-    @abstractmethod
     def refine(self, smoothness: Tensor, gradient_sq: Tensor, model_sq: Tensor) -> Tensor:
         """L_m after a gradient changed by `gradient_sq` while the model moved by `model_sq`."""
+        del gradient_sq, model_sq
+        return smoothness
+
+    @property
+    def trivial(self) -> bool:
+        return not self.innovates
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        return (self.up,)
 
     def _settings(self) -> str:
         """The settings that differ from their defaults, for a label: " xi=2"."""
-        return "".join(f" {key}={value:g}" for key, value in self.changed().items())
+        return "".join(
+            f" {key}={value:g}"
+            if text.is_number(value)
+            else f" {key} {_spaced(text.write_value(value))}"
+            for key, value in self.changed().items()
+        )
 
     def columns(self) -> dict[str, str]:
         asked = self.asked_by_server
         return {
             "takes_part": "those asked" if asked else "all",
-            "push": "those asked" if asked else "on a changed gradient",
-            "message": "plain",
-            "server": "add the last known",
+            "push": "those asked" if asked else self.when,
+            "message": str(self.up),
+            "server": "add the last known" if self.reuses else "add",
             "pull": "those asked" if asked else "all",
             "meanwhile": "hold" if asked else "-",
         }
 
 
 class Asynchronous(Method):
-    """The server applies each update on arrival; no worker waits for another."""
+    """The server applies each update on arrival; no worker waits for another within a window."""
+
+    #: How many steps a worker may be ahead of the slowest.
+    window: float = math.inf
 
     @abstractmethod
     def share(self, staleness: int, num_workers: int) -> float:
@@ -285,6 +328,7 @@ class Asynchronous(Method):
             "push": "on arrival",
             "message": "plain",
             "server": "add a share",
-            "pull": "on arrival",
+            "pull": "on arrival"
+            + ("" if self.window == math.inf else f", at most {self.window:g} ahead"),
             "meanwhile": "-",
         }

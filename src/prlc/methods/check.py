@@ -9,6 +9,7 @@ from prlc.methods.settings import check_choice, check_ratio, check_steps
 from prlc.text import is_number
 
 if TYPE_CHECKING:
+    from prlc.encodings import Encoding
     from prlc.methods.base import Method, Scheduled
 
 SCHEDULES = ("coins", "staggered", "aligned", "exact")
@@ -181,4 +182,14 @@ def check_optimizer_at(place: object, method: Method, *, server_optimizer: bool)
         raise ConfigError(
             "Only one optimizer can move the server's model: leave out the server optimizer "
             f"(for {method.label}: server_optimizer=add), or leave the optimizer on the workers."
+        )
+
+
+def check_lazy_encoding(up: Encoding) -> None:
+    """Refuse an encoding that a lazy method's changes do not go with."""
+    # A change includes what the messages before left out: that is its error feedback.
+    if up.error_feedback not in (None, 1.0):
+        raise ConfigError(
+            "A change of a gradient already carries everything left over, so it takes no decay: "
+            "leave out decay."
         )

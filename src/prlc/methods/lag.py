@@ -1,6 +1,6 @@
-"""Lazily aggregated gradients (Chen et al. 2018), the paper's baseline, in both forms.
+"""Lazily aggregated gradients: LAG (Chen et al. 2018) in both forms, the paper's baseline; LAQ.
 
-Both compare with the same right side. For F = mean_m F_m, step size eta and the server's
+All compare with the same right side. For F = mean_m F_m, step size eta and the server's
 models x^k, a worker is skipped at step k while
 
     left side  <=  (xi / eta^2) * sum_{d=1..D} ||x^{k+1-d} - x^{k-d}||^2
@@ -11,20 +11,26 @@ LAG-PS (15b): left = L_m^2 ||x^k - x_m||^2                     the server decide
 (The LAG paper writes the sum of F_m and alpha = eta / P; this is the same condition.) Each step
 norm is divided by the learning rate of its own step, so a decaying learning rate does not by
 itself silence everybody for D steps.
+
+LAQ (Sun et al. 2019) sends changes of the gradient in a few bits, and only those that outweigh
+what these bits leave out: see `Change`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from prlc.encodings import Encoding, Grid, parse_encoding
 from prlc.errors import ConfigError
 from prlc.methods.base import Lazy
-from prlc.methods.settings import check_number, check_steps
+from prlc.methods.check import check_lazy_encoding
+from prlc.methods.triggers import Change
 from prlc.text import is_number
 
 
@@ -38,26 +44,49 @@ class LAGWK(Lazy):
     summary: ClassVar[str] = "push only gradients that changed enough; all pull"
     paper: ClassVar[str] = "Chen et al. 2018, arXiv:1805.09965"
     name: ClassVar[str] = "lag-wk"
-    asked_by_server: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_number("LAG's xi", self.xi)
-        check_steps("window", self.window, most=10**6)
+        _ = self.trigger
 
     @property
     def label(self) -> str:
         return "LAG-WK" + self._settings()
 
-    def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
-        del smoothness
-        return change_sq > self.xi * history.sum()  # (15a)
+    @cached_property
+    def trigger(self) -> Change:
+        return Change(self.xi, self.window)  # (15a)
 
-    def initial_smoothness(self) -> float:
-        return 0.0
 
-    def refine(self, smoothness: Tensor, gradient_sq: Tensor, model_sq: Tensor) -> Tensor:
-        del gradient_sq, model_sq
-        return smoothness
+@dataclass(frozen=True)
+class LAQ(Lazy):
+    """LAG-WK in a few bits: a message is the change of what the server knows of the gradient.
+
+    The encoding rounds the difference between the gradient and its last known form, which therefore
+    includes what the messages before left out. After `longest` steps a worker pushes in any case.
+    """
+
+    xi: float = 0.08  # 0.8/D, the authors' choice
+    window: int = 10
+    longest: float = 100
+    up: Encoding = field(default_factory=lambda: Grid(4))
+
+    summary: ClassVar[str] = "LAG-WK whose messages are changes in a few bits"
+    paper: ClassVar[str] = "Sun et al. 2019, arXiv:1909.07588"
+    name: ClassVar[str] = "laq"
+    innovates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "up", parse_encoding(self.up))
+        check_lazy_encoding(self.up)
+        _ = self.trigger
+
+    @property
+    def label(self) -> str:
+        return "LAQ" + self._settings()
+
+    @cached_property
+    def trigger(self) -> Change:
+        return Change(self.xi, self.window, self.longest)
 
 
 @dataclass(frozen=True)
@@ -79,8 +108,7 @@ class LAGPS(Lazy):
     asked_by_server: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_number("LAG's xi", self.xi)
-        check_steps("window", self.window, most=10**6)
+        _ = self.trigger
         known = self.smoothness
         if known is not None and not (is_number(known) and 0 < known < math.inf):
             raise ConfigError(
@@ -92,9 +120,9 @@ class LAGPS(Lazy):
     def label(self) -> str:
         return "LAG-PS" + self._settings()
 
-    def worthwhile(self, change_sq: Tensor, smoothness: Tensor, history: Tensor) -> Tensor:
-        left = torch.where(change_sq > 0, smoothness**2 * change_sq, 0.0)
-        return left > self.xi * history.sum()  # (15b)
+    @cached_property
+    def trigger(self) -> Change:
+        return Change(self.xi, self.window)  # (15b)
 
     def initial_smoothness(self) -> float:
         # Until a second gradient is known the trigger must fire, hence infinity.

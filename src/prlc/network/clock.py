@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prlc.methods.asgd import Gate
 from prlc.network import Network
 from prlc.network.links import ServerLinks
 
@@ -420,7 +421,8 @@ class ArrivalClock:
     """Asynchronous SGD: an endless iterator of arrivals, in order of time.
 
     Each worker computes, pushes, and starts again when it has the server's reply: the model just
-    after its own push was applied. Simultaneous arrivals come in order of worker number.
+    after its own push was applied or, if it is then more than `window` steps ahead of the slowest,
+    as soon as it is not. Simultaneous arrivals come in order of worker number.
     """
 
     def __init__(
@@ -432,10 +434,11 @@ class ArrivalClock:
         bytes_down: float,
         step_seconds: float,
         seed: int,
+        window: float = math.inf,
     ) -> None:
         self._links = ServerLinks(network, num_workers, bytes_up, bytes_down)
         self._latency = network.latency
-        self._num_workers = num_workers
+        self._num_workers, self._window = num_workers, window
         self._times = [
             _step_times(network, num_workers, step_seconds, seed, worker)
             for worker in range(num_workers)
@@ -450,7 +453,7 @@ class ArrivalClock:
 
     def _run(self) -> Iterator[Arrival]:
         links, latency, P = self._links, self._latency, self._num_workers
-        applied = 0
+        applied, gate = 0, Gate(self._window, P)
         seen = [0] * P  # number of updates in the model that each worker has
         # (time, arrived, worker): the worker has computed or, if `arrived`, its push is there.
         events = [(next(times), False, worker) for worker, times in enumerate(self._times)]
@@ -475,7 +478,8 @@ class ArrivalClock:
                 if arrived:
                     yield Arrival(worker, now, applied - seen[worker])
                     applied += 1
-                    seen[worker] = applied
-                    links.pull(now, worker)
+                    for free in gate.applied(worker):
+                        seen[free] = applied
+                        links.pull(now, free)
                 else:
                     links.push(now, worker)

@@ -60,7 +60,7 @@ class Timeline:
         if network is None:
             return
         if isinstance(method, Asynchronous):
-            self._arrivals = ArrivalClock(network, num_workers, **settings)
+            self._arrivals = ArrivalClock(network, num_workers, **settings, window=method.window)
         elif isinstance(method, Scheduled) and network.run_ahead:
             if (
                 method.sample < 1.0

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prlc.methods import Method, Scheduled, Timetable, Turn
+from prlc.methods import Lazy, Method, Scheduled, Timetable, Turn
 
 Counts = NDArray[np.bool_] | NDArray[np.int64]
 
@@ -57,6 +57,11 @@ class MessageSizes:
         self.replays = False
         if isinstance(method, Scheduled) and not method.trivial:
             self._of_parts(method, num_workers, blocks, dtype)
+        elif isinstance(method, Lazy) and not method.trivial:
+            (numel, buffers), size = blocks[0], dtype.itemsize
+            self._plain = self._encoded = [numel * size]
+            self._beside = [buffers * size]
+            self.push = method.up.size(numel, dtype) + buffers * size
         self._made = np.zeros(len(self._plain), np.int64)
         self._taken = np.zeros((len(self._plain), num_workers), np.int64)
 

@@ -1,4 +1,4 @@
-"""Asynchronous methods (ASGD) over torch.distributed: updates are applied on arrival."""
+"""Asynchronous methods (ASGD, SSP) over torch.distributed: updates are applied on arrival."""
 
 from __future__ import annotations
 
@@ -30,20 +30,25 @@ class AsynchronousServer(Server):
 
     A checkpoint is a consistent cut: rank 0 requests it in its answers, a worker sends its state
     and marks its later pushes, and marked pushes are held until everybody's next push is marked.
-    Until then every server stays at its step, since a collected model needs all of them.
+    Until then every server stays at its step, since a collected model needs all of them. A worker
+    that is ahead of the method's window is answered later; after a restart all are, so that those
+    who were ahead still are not let on.
     """
 
     role: AsynchronousServerRole
 
     def __init__(self, *given: Any, asks_for_saves: bool) -> None:
         super().__init__(*given)
-        P = self.settings.num_workers
+        P, method = self.settings.num_workers, self.settings.method
+        assert isinstance(method, Asynchronous)
+        self._limited = method.window < math.inf
         self._asks_for_saves = asks_for_saves
         self._sent: list[Vector] = [self._push_like() for _ in range(P)]
         self._gone = np.zeros(P, bool)
         self._wanted = self._saved = 0
         self._held: list[tuple[int, Note]] = []
         self._released: deque[tuple[int, Note]] = deque()
+        self._restarted = False
         self._arrived: queue.Queue[tuple[int, Note | PrlcError]] = queue.Queue()
         self._since = np.full(P, math.inf)  # when the wait for a worker's next note began
         self._losses: list[float] = []
@@ -59,6 +64,9 @@ class AsynchronousServer(Server):
 
     def begin(self, step: int) -> None:
         del step
+        if self._restarted and self._limited:
+            self._go_on(self.role.gate.resumed())
+            return
         for worker in range(self.settings.num_workers):
             self._listen(worker)
 
@@ -97,8 +105,10 @@ class AsynchronousServer(Server):
         if note.kind is Kind.BYE:
             self._gone[worker] = True
             self._release()
+            self._go_on(self.role.gate.left(worker))
         elif note.save > self._saved and not self._gone.any():
             self._held.append((worker, note))
+            self._go_on(self.role.gate.announced(worker))
             if len(self._held) == self.settings.num_workers:
                 self._saved = note.save
                 self._on_save()
@@ -113,24 +123,32 @@ class AsynchronousServer(Server):
 
     def _apply_arrival(self, worker: int, note: Note) -> None:
         update = self._checked(note, worker, "its update")
-        staleness = self.role.take(worker, update, note.lr)
+        staleness, free = self.role.take(worker, update, note.lr)
         if staleness is not None:
             self._staleness.append(staleness)
             self._pushes[worker] += 1
         self._losses.append(note.loss)
-        self._pulls[worker] += 1
-        self._outbox.flush(worker)
-        for copy, flat in zip(self._sent[worker], self.values, strict=True):
-            copy.copy_(flat.detach())  # the next arrival changes the model while this is sent
+        self._go_on(free)
+
+    def _go_on(self, workers: list[int]) -> None:
+        """Send the workers the current model, and listen to them again."""
         wanted = self._wanted if self._asks_for_saves else 0
-        self._outbox.answer(
-            worker, Note(Kind.GO, self.role.applied // self.settings.num_workers, save=wanted)
-        )
-        self._outbox.model(worker, self._sent[worker])
-        self._listen(worker)
+        step = self.role.applied // self.settings.num_workers
+        for worker in workers:
+            self._pulls[worker] += 1
+            self._outbox.flush(worker)
+            for copy, flat in zip(self._sent[worker], self.values, strict=True):
+                copy.copy_(flat.detach())  # the next arrival changes the model while this is sent
+            self._outbox.answer(worker, Note(Kind.GO, step, save=wanted))
+            self._outbox.model(worker, self._sent[worker])
+            self.role.sent(worker)
+            self._listen(worker)
 
     def drain(self) -> Mask:
         late = np.zeros(self.settings.num_workers, bool)
+        for worker in self.role.gate.waiting:
+            self._gone[worker] = True
+            self._outbox.answer(worker, Note(Kind.OVER, self.settings.steps or 0))
         while not self._gone.all():
             worker, note = self._next()
             self._gone[worker] = True
@@ -179,15 +197,28 @@ class AsynchronousServer(Server):
         super().load_state(state)
         self._losses, self._staleness = state["losses"], state["staleness"]
         self._pushes[:], self._pulls[:] = state["pushes"], state["pulls"]
+        self._restarted = True
 
 
 class AsynchronousWorker(Worker):
-    """Pushes an update, waits for the model that contains it, and repeats."""
+    """Pushes an update, waits for a model that contains it, and repeats."""
+
+    _asks = False  # whether it may go on
+
+    def begin(self) -> bool:
+        if not self._asks:
+            return True
+        self._asks = False
+        return self._await_models(self.next_step)
 
     def _step(self, step: int, loss: float | None) -> bool:
         buffer, _, kind = self._computed(step, loss)
         self._push(buffer, step, kind)
         self.next_step += 1
+        return self._await_models(step)
+
+    def _await_models(self, step: int) -> bool:
+        """Wait for the answers of all servers; False when the run is over."""
         answers = self._pull_answered(step)
         self.lr_step = max(answer.step for answer in answers)
         wanted = max(answer.save for answer in answers)
@@ -211,3 +242,9 @@ class AsynchronousWorker(Worker):
                     self._wire.receive(part, server, Tag.PULL).wait("the model", self._timeout)
         self.local.show()
         return answers
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        method = self.settings.method
+        assert isinstance(method, Asynchronous)
+        self._asks = method.window < math.inf

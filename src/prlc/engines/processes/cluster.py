@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from prlc.engines.roles.lazy import LazySettings
 from prlc.engines.roles.scheduled import RoleSettings
 from prlc.errors import ConfigError
-from prlc.methods import Method, Scheduled
+from prlc.methods import Lazy, Method, Scheduled
 from prlc.optim.optimizers import RuleSettings
 from prlc.text import file_digest
 
@@ -119,6 +120,11 @@ class RunSettings:
         return RoleSettings(
             self.method, self.num_workers, self.seed, self.steps, self.weights, self.rule
         )
+
+    def lazy(self) -> LazySettings:
+        """The settings of a lazy method's roles."""
+        assert isinstance(self.method, Lazy)
+        return LazySettings(self.method, self.num_workers, self.seed, self.rule)
 
     def saves(self, done: int) -> bool:
         """Whether a checkpoint is made after `done` steps; never at the end of a run."""

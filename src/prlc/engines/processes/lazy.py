@@ -1,4 +1,4 @@
-"""Lazy methods (LAG) over torch.distributed: who communicates is decided step by step."""
+"""Lazy methods over torch.distributed: who communicates is decided step by step."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from prlc.engines.roles.lazy import LazyServerRole, LazyWorkerRole
 from prlc.engines.roles.notes import Kind, Note
 from prlc.engines.roles.packing import Vector
 from prlc.engines.roles.rule import Shard
+from prlc.engines.roles.scheduled import PushBuffer
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Mask
 
@@ -33,10 +34,14 @@ class LazyServer(Server):
         self._last_note = np.full(self.settings.num_workers, time.monotonic())
 
     def _make_role(self, values: Vector) -> LazyServerRole:
-        settings = self.settings
-        assert isinstance(settings.method, Lazy)
         shard = Shard(values, self._packing.parameters(self._number))
-        return LazyServerRole(shard, settings.method, settings.num_workers, settings.rule)
+        return LazyServerRole(shard, self._packing, self._number, self.settings.lazy())
+
+    def _push_like(self) -> Vector:
+        return self.settings.lazy().push_like(self._packing, self._number)
+
+    def _decoded(self, message: Vector) -> Vector:
+        return self.role.decode(message)
 
     def begin(self, step: int) -> None:
         del step
@@ -137,18 +142,20 @@ class AskedWorker(Worker):
 
 
 class DecidingWorker(Worker):
-    """LAG-WK: pushes when its gradient has changed enough, and always pulls."""
+    """Pushes when its trigger says so, and always pulls."""
 
     role: LazyWorkerRole
 
     def _make_role(self) -> LazyWorkerRole:
-        assert isinstance(self.settings.method, Lazy)
-        return LazyWorkerRole(self.settings.method, self._packing.num_parameters)
+        return LazyWorkerRole(self._packing, self.number, self.settings.lazy())
+
+    def _new_buffer(self) -> PushBuffer:
+        return self.role.new_buffer()
 
     def _step(self, step: int, loss: float | None) -> bool:
         role, lr = self.role, self.local.lr
-        buffer, update, kind = self._computed(step, loss)
-        if kind is Kind.UPDATE and not role.wants_push(update, lr):
+        buffer, _, kind = self._computed(step, loss)
+        if kind is Kind.UPDATE and not role.wants_push(buffer, lr, step):
             kind = Kind.NOTHING
         self._push(buffer, step, kind)
         before = [flat.clone() for flat in role.parameters(self.local.values)]

@@ -181,11 +181,15 @@ class Server(ABC):
         """The update that a note announces, or None if it must not reach the model."""
         if not self._accepts(note, worker):
             return None
-        update = self._inbox.update(worker, what)
+        update = self._decoded(self._inbox.update(worker, what))
         if is_finite(update):
             return update
         self._refuse(Kind.INFINITE, worker, note.step)
         return None
+
+    def _decoded(self, message: Vector) -> Vector:
+        """A push as the numbers of a shard."""
+        return message
 
     def _refuse(self, kind: Kind, worker: int, step: int, count: int = 1) -> None:
         """Leave out a bad update, or stop the run."""

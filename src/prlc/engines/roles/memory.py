@@ -18,7 +18,7 @@ from torch.optim import SGD
 from prlc.engines.base import Engine, StepReport, asynchronous_report
 from prlc.engines.job import Job, fixed_seed, staying, travelling
 from prlc.engines.roles.asynchronous import AsynchronousServerRole
-from prlc.engines.roles.lazy import LazyServerRole, LazyWorkerRole
+from prlc.engines.roles.lazy import LazyServerRole, LazySettings, LazyWorkerRole
 from prlc.engines.roles.local_model import LocalModel
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import Packing, Vector
@@ -68,9 +68,12 @@ class InMemory(Engine):
             ]
             self._pulls: dict[int, tuple[list[Vector], Tensor | None]] = {}
         elif isinstance(method, Lazy):
-            self._servers = [LazyServerRole(shard, method, P, rule) for shard in shards]
-            counts = self._packing.num_parameters
-            self._workers = [LazyWorkerRole(method, counts) for _ in range(P)]
+            lazy = LazySettings(method, P, job.seed, rule)
+            self._servers = [
+                LazyServerRole(shard, self._packing, number, lazy)
+                for number, shard in enumerate(shards)
+            ]
+            self._workers = [LazyWorkerRole(self._packing, i, lazy) for i in range(P)]
         elif isinstance(method, Asynchronous):
             self._servers = [AsynchronousServerRole(shard, method, P, rule) for shard in shards]
 
@@ -132,13 +135,14 @@ class InMemory(Engine):
         pushes, losses = np.zeros(P, bool), []
         for i in np.flatnonzero(computes).tolist():
             losses.append(self._gradient(i, step, lr))
-            update = self._packing.zeros()
-            self._check(self._locals[i].update(update), i, step)
+            buffer = self._workers[i].new_buffer()
+            self._check(self._locals[i].update(buffer.whole), i, step)
             self._locals[i].show()
-            if method.asked_by_server or self._workers[i].wants_push(update, lr):
+            if method.asked_by_server or self._workers[i].wants_push(buffer, lr, step):
                 pushes[i] = True
-                for number, server in enumerate(self._servers):
-                    server.take(i, self._packing.shard(update, number), lr)
+                self._sent["up"][i] += _bytes(buffer.messages)
+                for server, message in zip(self._servers, buffer.messages, strict=True):
+                    server.take(i, server.decode(message), lr)
         sums = torch.stack([server.finish(step, lr) for server in self._servers]).sum(0)
         for server in self._servers:
             pulls = server.decide(sums)
@@ -154,7 +158,7 @@ class InMemory(Engine):
         del method  # the server's role asks it
         P, lr = self.job.num_workers, self.job.lr(step)
         arrivals = [self.next_arrival() for _ in range(P)]
-        losses = []
+        losses, pulling = [], []
         for arrival in arrivals:
             i = arrival.worker
             losses.append(self._gradient(i, self._own_steps[i], lr))
@@ -162,10 +166,12 @@ class InMemory(Engine):
             update = self._packing.zeros()
             self._check(self._locals[i].update(update), i, step)
             for number, server in enumerate(self._servers):
-                missed = server.take(i, self._packing.shard(update, number), lr)
+                missed, free = server.take(i, self._packing.shard(update, number), lr)
                 assert missed == arrival.staleness
-            self._fetch(i)
-        return asynchronous_report(losses, arrivals, P)
+            for worker in free:
+                self._fetch(worker)
+            pulling += free
+        return asynchronous_report(losses, arrivals, pulling, P)
 
     # -- pieces -----------------------------------------------------------------------------------
 
@@ -189,8 +195,8 @@ class InMemory(Engine):
             into = self._packing.shard(self._locals[i].values, number)
             for flat, value in zip(into, server.shard.values, strict=True):
                 flat.copy_(value.detach())
-            if isinstance(server, LazyServerRole):
-                server.sent(i)
+            self._sent["down"][i] += _bytes([into])
+            server.sent(i)
         self._locals[i].show()
 
     @staticmethod
@@ -200,7 +206,7 @@ class InMemory(Engine):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """Bytes of payload sent from and to each worker (scheduled methods)."""
+        """Bytes of payload sent from and to each worker (but for asynchronous pushes)."""
         return self._sent
 
     def copy_global_model(self, target: nn.Module) -> None:

@@ -55,8 +55,8 @@ class Packing:
         self._own_dtypes = [tensor.dtype for tensor in tensors]
         self.flat: FlatModel | None = None
         self.pieces: list[list[Piece]] = []
-        if isinstance(method, Scheduled) and not method.trivial:
-            self.flat = FlatModel(model, method.blocks)
+        if method is not None and not method.trivial:
+            self.flat = FlatModel(model, method.blocks if isinstance(method, Scheduled) else 1)
             self._dtypes, self._groups = [self.flat.dtype], [list(range(len(tensors)))]
             self.pieces = [self._cut(self.flat, method, shard) for shard in range(num_shards)]
         else:
@@ -72,9 +72,8 @@ class Packing:
             sum(tensors[i].numel() for i in group if i < num_parameters) for group in self._groups
         ]
 
-    def _cut(self, flat: FlatModel, method: Scheduled, shard: int) -> list[Piece]:
-        lengths = (method.up.chunk_length, method.down.encoding.chunk_length)
-        unit = math.lcm(*(length or 1 for length in lengths))
+    def _cut(self, flat: FlatModel, method: Method, shard: int) -> list[Piece]:
+        unit = math.lcm(*(encoding.chunk_length or 1 for encoding in method.encodings))
         pieces = []
         for block in flat.blocks:
             units = -(-block.numel // unit)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from prlc.engines.base import Assignment, Engine, Runtime, StepReport, asynchronous_report
 from prlc.engines.job import Job, staying, travelling
 from prlc.engines.simulator.execution import Execution, choose_execution, use_threads
-from prlc.engines.simulator.lazy_memory import LazyMemory
+from prlc.engines.simulator.lazy_memory import InnovationMemory, LazyMemory
 from prlc.engines.simulator.optimizers import WorkerOptimizers
 from prlc.engines.simulator.parts import PartsStep
-from prlc.engines.simulator.stack import squared_norms
 from prlc.engines.simulator.workers import StackedWorkers
 from prlc.errors import DivergedError
 from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
+from prlc.methods.asgd import Gate
 from prlc.network.clock import Arrival
 from prlc.optim.optimizers import make, prepare_server_step
 
@@ -68,6 +68,9 @@ class Simulator(Engine):
         )
         self._parts = PartsStep(job, self._workers, self._optimizers, flat) if flat else None
         self._server = [rows[0].clone() for rows in self._workers.models]
+        if isinstance(job.method, Lazy) and not job.method.trivial:
+            kind = job.flat().dtype
+            self._server = [tensor.to(kind) for tensor in self._server]
         self._unsent = [torch.zeros_like(tensor) for tensor in self._server]
         self._server_optimizer = None
         if job.server_optimizer is not None:
@@ -75,12 +78,18 @@ class Simulator(Engine):
             self._leaves = [layout.view(t[None])[0].requires_grad_() for t, layout in own]
             self._server_optimizer = make(job.server_optimizer, self._leaves)
         if isinstance(job.method, Lazy):
-            self._memory = LazyMemory(job.method, self._workers.models[:n])
+            parameters, layouts = self._workers.models[:n], self._workers.layouts[:n]
+            self._memory = (
+                InnovationMemory(job.method, parameters, job.seed, layouts)
+                if job.method.innovates
+                else LazyMemory(job.method, parameters, job.seed)
+            )
         if isinstance(job.method, Asynchronous):
             self._coming = [torch.zeros_like(rows) for rows in self._workers.models]
             self._losses = np.zeros(job.num_workers)
             self._computed: Mask = np.zeros(job.num_workers, bool)
             self._own_steps = np.zeros(job.num_workers, np.int64)
+            self._gate = Gate(job.method.window, job.num_workers)
             self._counters = [torch.zeros_like(counter) for counter in self._workers.counters]
 
     def step(self) -> StepReport:
@@ -126,7 +135,6 @@ class Simulator(Engine):
         return StepReport(loss, turn.computes, turn.pushes, turn.pulls)
 
     def _lazy(self, method: Lazy, step: int) -> StepReport:
-        del method  # the memory asks it
         P, n, lr = self.job.num_workers, self._n, self.job.lr(step)
         memory, parameters = self._memory, self._workers.models[: self._n]
         computes = memory.asked.copy()
@@ -145,19 +153,20 @@ class Simulator(Engine):
                 taking_part = torch.from_numpy(part).to(self.job.device)
                 counted = [rows[taking_part] for rows in fresh]
             self._check([r.sum(0) for r in counted], [lr] * n, fresh, chunk.rows.start, step)
-            pushes[chunk.rows] = memory.receive(chunk.rows, fresh, part)
+            pushes[chunk.rows] = memory.receive(chunk.rows, fresh, part, step)
             senders = torch.from_numpy(pushes[chunk.rows]).to(self.job.device)
             for total, change in zip(arrived, changes, strict=True):
                 total.add_(change[senders].sum(0))
-        # Old gradients serve again; of buffers, only fresh changes count.
-        sums = [rows.sum(0) for rows in memory.gradients]
-        self._check(sums, [lr] * n, memory.gradients, 0, step)
-        mean = [total.mul_(lr / P) for total in sums]
-        mean += [total.div_(max(1, int(pushes.sum()))) for total in arrived]
+        # Old gradients serve again unless the method forgets them; of buffers, only fresh changes.
+        sums, count = memory.sums(), int(pushes.sum())
+        self._check(sums, [lr] * n, memory.gradients or parameters, 0, step)
+        mean = [total.mul_(lr / (P if method.reuses else count)) for total in sums]
+        mean += [total.div_(max(1, count)) for total in arrived]
         before = [tensor.detach().clone() for tensor in self._server[:n]]
         self._apply(mean, lr)
-        moved = [(now - old)[None] for now, old in zip(self._server[:n], before, strict=True)]
-        memory.stepped(float(squared_norms(moved)) / lr**2)
+        memory.stepped(
+            [now.detach() - old for now, old in zip(self._server[:n], before, strict=True)], lr
+        )
         rows = [chunk.rows for chunk in self._workers.chunks]
         pulls = memory.ask(self._server[:n], parameters, rows).copy()
         self._workers.pull(np.flatnonzero(pulls).tolist(), self._server)
@@ -167,7 +176,7 @@ class Simulator(Engine):
     def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
         P, n, lr = self.job.num_workers, self._n, self.job.lr(step)
         arrivals = [self.next_arrival() for _ in range(P)]
-        losses = []
+        losses, pulling = [], []
         for arrival in arrivals:
             i, share = arrival.worker, method.share(arrival.staleness, P)
             if not self._computed[i]:
@@ -181,13 +190,15 @@ class Simulator(Engine):
             alone = [direction[0] for direction in directions]
             self._check(alone, scales, directions, i, step)
             self._apply([d * factor for d, factor in zip(alone, scales, strict=True)], lr)
-            self._workers.pull([i], self._server)
             for counter, ahead in zip(self._workers.counters, self._counters, strict=True):
                 counter[i] = ahead[i]
-            self._computed[i] = False
             self._own_steps[i] += 1
             losses.append(float(self._losses[i]))
-        return asynchronous_report(losses, arrivals, P)
+            free = self._gate.applied(i)
+            self._workers.pull(free, self._server)
+            self._computed[free] = False
+            pulling += free
+        return asynchronous_report(losses, arrivals, pulling, P)
 
     def _compute_coming(self) -> None:
         """Compute the next gradients of all workers that have pulled since their last.
@@ -208,7 +219,7 @@ class Simulator(Engine):
                     rows[piece][mask] = fresh[mask]
             for ahead, counter in zip(self._counters, self._workers.counters, strict=True):
                 ahead[piece][mask] = counter[piece][mask]
-            self._losses[piece][part] = losses.cpu().numpy()[part]
+            self._losses[piece][part] = losses.double().cpu().numpy()[part]
         for counter, before in zip(self._workers.counters, counters, strict=True):
             counter.copy_(before)  # until they arrive
         self._computed[:] = True
@@ -292,6 +303,7 @@ class Simulator(Engine):
             state["losses"] = self._losses.tolist()
             state["computed"] = self._computed.tolist()
             state["own_steps"] = self._own_steps.tolist()
+            state["gate"] = self._gate.state()
         return state
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
@@ -314,6 +326,7 @@ class Simulator(Engine):
                 self._losses = np.array(state["losses"])
                 self._computed = np.array(state["computed"])
                 self._own_steps = np.array(state["own_steps"])
+                self._gate.load_state(state["gate"])
 
 
 def _fit(sizes: list[float], scales: list[float], sums: list[Tensor]) -> bool:
