@@ -5,7 +5,7 @@ result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 
 from prlc import data, encodings, models, planner, theory
 from prlc.api import Comparison, compare, train
-from prlc.data import IID, Dataset, Dirichlet, Shards
+from prlc.data import IID, Contiguous, Dataset, Dirichlet, Shards
 from prlc.encodings import Encoding
 from prlc.engines import Execution, Loss
 from prlc.engines.processes import Cluster
@@ -65,6 +65,7 @@ __all__ = [
     "Compensation",
     "ConfigError",
     "Constant",
+    "Contiguous",
     "Cosine",
     "DataError",
     "Dataset",
