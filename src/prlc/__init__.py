@@ -44,6 +44,7 @@ from prlc.methods import (
 )
 from prlc.network import Network
 from prlc.optim.schedules import Constant, Cosine, StepDecay
+from prlc.planner import plan
 from prlc.runs.training import Progress, Result
 from prlc.theory import measure as constants
 
@@ -100,6 +101,7 @@ __all__ = [
     "encodings",
     "join",
     "models",
+    "plan",
     "planner",
     "theory",
     "train",
