@@ -5,7 +5,7 @@ result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 
 from prlc import data, encodings, models, planner, theory
 from prlc.api import Comparison, compare, train
-from prlc.data import IID, Dataset, Dirichlet, Shards
+from prlc.data import IID, Contiguous, Dataset, Dirichlet, Shards
 from prlc.encodings import Encoding
 from prlc.engines import Execution, Loss
 from prlc.engines.processes import Cluster
@@ -47,6 +47,7 @@ from prlc.methods import (
 )
 from prlc.network import Network
 from prlc.optim.schedules import Constant, Cosine, StepDecay
+from prlc.planner import plan
 from prlc.runs.training import Progress, Result
 from prlc.theory import measure as constants
 
@@ -71,6 +72,7 @@ __all__ = [
     "Compensation",
     "ConfigError",
     "Constant",
+    "Contiguous",
     "Cosine",
     "DataError",
     "Dataset",
@@ -105,6 +107,7 @@ __all__ = [
     "encodings",
     "join",
     "models",
+    "plan",
     "planner",
     "theory",
     "train",

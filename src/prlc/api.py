@@ -73,7 +73,7 @@ def train(
         they push gradients (what users of DDP mean by synchronous AdamW).
     server_optimizer: what the server does with mean updates: `add`, `nesterov`, or such a function;
         None: the method's own (`nesterov` for DiLoCo, `add` for most).
-    partition: who owns which samples: `iid`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
+    partition: who owns which samples: `iid`, `contiguous`, `dirichlet:ALPHA`, `shards:PER_WORKER`.
     network: the network of the simulated time: a preset, a `Network` or settings of one; None: no
         clock.
     seed: of all draws: partition, batches, pulls, rounding. The same seed gives the same result.

@@ -138,7 +138,7 @@ def test_digits_need_no_folder(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="one of digits, fashion-mnist, cifar10; got 'mnist'"):
+    with pytest.raises(ConfigError, match="cifar10, shakespeare; got 'mnist'"):
         load("mnist")
 
 

@@ -8,13 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prlc.data.partition import IID, Dirichlet, Partition, Shards, parse_partition
+from prlc.data.partition import (
+    IID,
+    Contiguous,
+    Dirichlet,
+    Partition,
+    Shards,
+    parse_partition,
+)
 from prlc.errors import ConfigError, DataError
 
-PARTITIONS: list[Partition] = [IID(), Dirichlet(0.1), Dirichlet(12.3456789), Shards(1), Shards(3)]
+DRAWN: list[Partition] = [IID(), Dirichlet(0.1), Dirichlet(12.3456789), Shards(1), Shards(3)]
+PARTITIONS: list[Partition] = [*DRAWN, Contiguous()]
 
 partitions = st.one_of(
     st.just(IID()),
+    st.just(Contiguous()),
     st.builds(Dirichlet, st.floats(1e-6, 1e6)),
     st.builds(Shards, st.integers(1, 3)),
 )
@@ -48,12 +57,20 @@ def test_every_sample_has_one_owner(
 
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(0, 1000))
 @settings(deadline=None)
-def test_iid_sizes_differ_by_at_most_one(num_workers: int, extra: int, seed: int) -> None:
-    sizes = [len(part) for part in IID().split(None, num_workers + extra, num_workers, seed)]
-    assert max(sizes) - min(sizes) <= 1
+def test_equal_sizes_differ_by_at_most_one(num_workers: int, extra: int, seed: int) -> None:
+    partition: Partition
+    for partition in (IID(), Contiguous()):
+        parts = partition.split(None, num_workers + extra, num_workers, seed)
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("partition", PARTITIONS, ids=str)
+def test_contiguous_parts_are_stretches_in_the_order_of_the_data() -> None:
+    parts = Contiguous().split(None, 10, 3, seed=5)
+    assert [part.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("partition", DRAWN, ids=str)
 def test_seeds_matter(partition: Partition) -> None:
     targets = labels_for(500, 10)
     first, second = (partition.split(targets, 500, 10, seed) for seed in (0, 1))
@@ -127,7 +144,7 @@ def test_more_shards_than_samples() -> None:
 @pytest.mark.parametrize("partition", [Dirichlet(1.0), Shards()], ids=str)
 @pytest.mark.parametrize("targets", [None, np.zeros(9), np.zeros((9, 2), np.int64)])
 def test_labels_are_needed(partition: Partition, targets: NDArray[np.int64] | None) -> None:
-    with pytest.raises(DataError, match=r"deals by label.*use the partition iid"):
+    with pytest.raises(DataError, match=r"deals by label.*use the partition iid or contiguous"):
         partition.split(targets, 9, 3, seed=0)
     assert len(IID().split(targets, 9, 3, seed=0)) == 3
 
@@ -145,16 +162,30 @@ def test_text_and_pickle_round_trip(partition: Partition) -> None:
 
 def test_parse() -> None:
     assert parse_partition("iid") == IID()
+    assert parse_partition("contiguous") == Contiguous()
     assert parse_partition(" Dirichlet:0.3 ") == Dirichlet(0.3)
     assert parse_partition("shards") == Shards(2)
     assert parse_partition("shards:5") == Shards(5)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "even", "iid:1", "dirichlet", "dirichlet:", "dirichlet:x", "shards:1.5", "shards:"]
+    "text",
+    [
+        "",
+        "even",
+        "iid:1",
+        "contiguous:2",
+        "dirichlet",
+        "dirichlet:",
+        "dirichlet:x",
+        "shards:1.5",
+        "shards:",
+    ],
 )
 def test_parse_refuses_and_lists(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"must be iid, dirichlet:ALPHA .* or shards:PER_WORKER"):
+    with pytest.raises(
+        ConfigError, match=r"must be iid, contiguous, dirichlet:ALPHA .* or shards:PER_WORKER"
+    ):
         parse_partition(text)
 
 

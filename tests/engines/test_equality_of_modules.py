@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from prlc.data import Dataset
-from prlc.engines import Execution, Loss, Reference, Simulator
+from prlc.engines import Execution, Job, Loss, Reference, Simulator
+from prlc.engines.simulator.gradients import Gradients
 from prlc.methods import ASGD, LAGWK, PRLC, LocalSGD, Method
+from prlc.models import cross_entropy, transformer
 from prlc.network.clock import Arrival
 from prlc.optim.optimizers import OptimizerFactory
 
@@ -134,6 +137,38 @@ def test_a_plan_is_found_for_modules_that_cannot_be_vectorised() -> None:
 def test_a_class_for_each_place_with_buffers() -> None:
     job = job_of(PRLC(0.3), modules.Segmenter(), data=random_data((2, 5), (5,), classes=3))
     assert_plans_match_reference(job, steps=10)
+
+
+def text_job(method: Method, **settings: Any) -> Job:
+    torch.manual_seed(0)
+    model = transformer((9,), 7, layers=2, width=8, heads=2).double()
+    text = torch.randint(7, (90, 10), generator=torch.Generator().manual_seed(0))
+    data = Dataset.from_tensors(text[:, :-1], text[:, 1:])
+    return job_of(method, model, data=data, loss=cross_entropy, **settings)
+
+
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
+def test_a_transformer(method: Method) -> None:
+    assert_plans_match_reference(text_job(method), steps=10)
+
+
+def test_a_transformer_is_computed_for_all_workers_at_once() -> None:
+    job = text_job(PRLC(0.3))
+    gradients = Gradients(job, vectorise=True)
+    stacked = [t.detach().expand(3, *t.shape).clone() for t in job.model.parameters()]
+    inputs, targets = job.data.train_inputs.view(3, 30, 9), job.data.train_targets.view(3, 30, 9)
+    gradients(stacked, inputs, targets)
+    (run,) = gradients._traces.values()
+    assert gradients._vectorise
+    assert run != gradients._plainly, "it is not traced"
+
+
+def test_a_class_for_each_place_where_axes_could_be_confused() -> None:
+    """As many places as classes: F.cross_entropy has the classes second, ours has them last."""
+    data = random_data((2, 3), (3,), classes=3)
+    for loss in (F.cross_entropy, cross_entropy):
+        job = job_of(PRLC(0.3), modules.Segmenter(), data=data, loss=loss)
+        assert_plans_match_reference(job, steps=10)
 
 
 def test_samples_without_dimensions() -> None:

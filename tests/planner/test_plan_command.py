@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,57 +11,59 @@ import pytest
 
 Prlc = Callable[..., tuple[int, str, str]]
 QUICK = ["--steps", "16", "--workers", "4", "--chunk", "4", "--threads", "1"]
-KNOWN = ["--constants", "L=3.25,sigma2=5.7,G=3.5,gap=2.1"]
+FEW = ["-m", "local-sgd:{H}", "-m", "nsgd:up=int4:down=int4"]
 
 
-def test_plan_prints_a_table_words_and_a_plot(prlc: Prlc, tmp_path: Path) -> None:
-    code, out, _ = prlc("plan", *QUICK, "-r", "1", "-r", "0.2", "--out", tmp_path / "p")
+def test_plan_prints_a_table_words_and_a_picture(prlc: Prlc, tmp_path: Path) -> None:
+    code, out, _ = prlc("plan", *QUICK, *FEW, "--network", "wan", "--out", tmp_path / "p")
     words = " ".join(out.split())
     assert code == 0
-    assert "--workers 4" in words.split("Next:")[1]
-    for part in ("NSGD", "Recommended:", "Bottleneck:", "Constants measured:", "prlc train -m"):
+    for part in ("NSGD", "Chosen for time:", "The limit:", "Next: prlc train -m", "--workers 4"):
         assert part in words
     assert all(len(line) <= 80 for line in out.splitlines()[:6])
     assert (tmp_path / "p" / "plan.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((tmp_path / "p" / "plan.json").read_text())["rests_on"] == "trials"
+    assert json.loads((tmp_path / "p" / "plan.json").read_text())["for"] == "time"
 
 
-def test_plan_prints_one_json_object(prlc: Prlc, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--optimizer", "adamw", "--schedule", "cosine"]])
+def test_the_command_runs_as_printed(prlc: Prlc, tmp_path: Path, more: list[str]) -> None:
     code, out, _ = prlc(
-        "plan", *QUICK, *KNOWN, "-r", "0.2", "--lr", "0.3", "--network", "wan",
-        "--net", "latency=1ms", "--json", "--out", tmp_path / "p",
+        "plan", *QUICK, *FEW, *more, "--network", "wan", "--net", "latency=1ms",
+        "--for", "bytes", "--json", "--out", tmp_path / "p",
     )  # fmt: skip
     found = json.loads(out)
     assert code == 0
-    assert found["recommended"]["pull_ratio"] == 0.2
     assert found["network"]["latency"] == 0.001
-    assert found["constants"]["measured"] is False
     assert found["plot"] == str(tmp_path / "p" / "plan.png")
-
-
-def test_plan_without_trials_says_so(prlc: Prlc, tmp_path: Path) -> None:
-    code, out, _ = prlc("plan", *QUICK, *KNOWN, "--no-trials", "--out", tmp_path / "p")
-    assert code == 0
-    assert "no trials: the bounds are loose" in " ".join(out.split())
+    assert 0 < found["bytes"] < found["nsgd_bytes"]
+    program, *words = shlex.split(found["command"])
+    assert program == "prlc"
+    assert found["method"] in words
+    code, out, said = prlc(*words, "--json", "--out", tmp_path / "run")
+    assert code == 0, said
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["train_loss"] <= found["target_loss"]
+    assert summary["simulated_seconds"] == found["seconds"]
+    assert summary["bytes_up"] + summary["bytes_down"] == found["bytes"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--ratio", "0"], "pull ratio must lie in (0, 1] but is 0"),
-        (["--ratio", "1.5"], "pull ratio must lie in (0, 1] but is 1.5"),
+        (["--for", "money"], "must be one of time, bytes but is 'money'"),
+        (["--method", "local-sgd:{G}"], "stand for H, r, small"),
+        (["--method", "asgd"], "ASGD decides online"),
+        (["--method", "prlc:1.5"], "pull ratio must lie in (0, 1] but is 1.5"),
         (["--lr", "-1"], "learning rate must be a positive number but is -1"),
-        (["--lr", "1e36", *KNOWN], "largest admissible step size is 0.1538 by Theorem 1"),
-        (["--lr", "5", "--no-trials", *KNOWN], "use at most 0.307692"),
-        (["--constants", "L=-1,sigma2=1,G=1,gap=1"], "smoothness should be above 0, but is -1"),
-        (["--constants", "L=1,sigma2=-1,G=1,gap=1"], "variance should be at least 0, but is -1"),
-        (["--constants", "L=1"], "sigma2, G, gap is missing"),
-        (["--target-loss", "9", *KNOWN], "should be below"),
+        (["--lr", "1e36"], "No step size tried lowered the loss"),
+        (["--target-loss", "9"], "should be below"),
         (["--network", "moon"], "moon"),
+        (["--network", "none"], "A plan is for a network"),
         (["--net", "latency=35parsec"], "latency"),
+        (["--trials", "0"], "at least 1 trial"),
         (["--steps", "2"], "at least 8 steps"),
         (["--workers", "0"], "workers must be a whole number"),
-        (["--out", "/dev/null/x", *KNOWN, "-r", "1", "--lr", "0.1"], "cannot be written"),
+        (["--out", "/dev/null/x", "-m", "nsgd", "--lr", "0.1"], "cannot be written"),
     ],
 )
 def test_bad_input_gets_one_sentence(

@@ -3,75 +3,82 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import pytest
+from torch import nn
 from torch.nn import functional as F
 
 import prlc
-from prlc.data import Dataset, load_digits
-from prlc.engines.simulator.execution import Execution
-from prlc.methods import PRLC
-from prlc.models import build
-from prlc.planner import Trials, make_trials
+from prlc.data import Dataset
+from prlc.methods import NSGD, Scheduled, parse_method
+from prlc.planner import Candidate, Trials
 from prlc.planner import trials as module
-
-SETTINGS: dict[str, Any] = {"workers": 5, "batch_size": 4, "seed": 3, "execution": Execution(5, 1)}
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return load_digits().take(200, seed=0)
+from prlc.runs.config import Config
 
 
-def trials(digits: Dataset, steps: int = 80) -> Trials:
-    model = build("logistic", digits.sample_shape, digits.num_classes, 0)
-    return make_trials(model, F.cross_entropy, digits, steps=steps, **SETTINGS)
+@pytest.fixture
+def trials(model: nn.Module, digits: Dataset) -> Trials:
+    return make(model, digits)
 
 
-def test_a_trial_is_a_run(digits: Dataset) -> None:
-    model = build("logistic", digits.sample_shape, digits.num_classes, 0)
-    run = prlc.train(
-        model, F.cross_entropy, digits, method=PRLC(0.3), lr=0.2, steps=20, eval_every=2, **SETTINGS
+def make(model: nn.Module, digits: Dataset, schedule: str = "constant") -> Trials:
+    config = Config(
+        method=NSGD(), workers=5, batch_size=4, seed=3, steps=80, execution=prlc.Execution(5, 1)
     )
-    losses = trials(digits)(PRLC(0.3), 0.2).losses(20)
-    assert losses.tolist() == run.metrics["train_loss"].tolist()
+    return Trials(model, F.cross_entropy, digits, config, schedule)
 
 
-def test_the_crossing_is_interpolated_and_no_more_is_trained(digits: Dataset) -> None:
-    every = trials(digits)
-    trial = every(PRLC(0.3), 0.2)
+def candidate(text: str, lr: float = 0.2, steps: int = 80) -> Candidate:
+    method = parse_method(text)
+    assert isinstance(method, Scheduled)
+    return Candidate(method, "workers", lr, steps)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("text", ["prlc:0.3", "local-sgd:4:up=int8"])
+def test_a_trial_is_a_run(model: nn.Module, digits: Dataset, text: str, schedule: str) -> None:
+    trial = make(model, digits, schedule)(candidate(text, steps=20))
+    run = prlc.train(
+        model, F.cross_entropy, digits, method=text, lr=0.2, steps=20, eval_every=trial.every,
+        schedule=schedule, workers=5, batch_size=4, seed=3, execution=prlc.Execution(5, 1),
+    )  # fmt: skip
+    assert trial.losses(20) == run.metrics["train_loss"].tolist()
+
+
+def test_losses_are_measured_where_the_server_has_just_been_told(trials: Trials) -> None:
+    assert trials.every == 2
+    assert trials(candidate("prlc:0.3")).every == 2
+    assert trials(candidate("local-sgd:3")).every == 3
+    assert trials(candidate("local-sgd:25")).every == 25
+
+
+def test_no_more_is_trained_than_it_takes(
+    trials: Trials, model: nn.Module, digits: Dataset
+) -> None:
+    trial = trials(candidate("prlc:0.3"))
     losses = trial.losses(10)
-    target = float(losses[3] + losses[4]) / 2
-    assert trial.crossing(target, 10) == pytest.approx(7.0)
-    assert trial.crossing(0.0, 10) is None
-    fresh = trials(digits)
-    assert fresh(PRLC(0.3), 0.2).crossing(target, 80) == pytest.approx(7.0)
+    assert trial.reaches((losses[3] + losses[4]) / 2, 10) == 8
+    assert trial.reaches(0.0, 10) is None
+    fresh = make(model, digits)
+    assert fresh(candidate("prlc:0.3")).reaches((losses[3] + losses[4]) / 2, 80) == 8
     assert fresh.steps_trained == 8
-    assert trial.crossing(1e9, 10) == 0
 
 
 def test_released_trials_are_replayed_to_the_same_losses(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
+    trials: Trials, model: nn.Module, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = trials(digits)
     monkeypatch.setattr(module, "_MEMORY_BYTES", 1)
-    short = trials(digits)
+    short = make(model, digits)
     for until in (4, 8):
         for lr in (0.1, 0.2, 0.4):
-            for ratio in (1.0, 0.1):
-                method = PRLC(ratio)
-                assert np.array_equal(
-                    kept(method, lr).losses(until), short(method, lr).losses(until)
-                )
-    assert kept.steps_trained == 6 * 8
+            for text in ("nsgd", "prlc:0.1:up=topk,0.1"):
+                each = candidate(text, lr)
+                assert trials(each).losses(until) == short(each).losses(until)
+    assert trials.steps_trained == 6 * 8
     assert short.steps_trained == 6 * (4 + 8)
 
 
-def test_a_divergence_is_an_infinite_loss(digits: Dataset) -> None:
-    trial = trials(digits)(PRLC(0.5), 1e37)
-    losses = trial.losses(40)
+def test_a_divergence_is_an_infinite_loss(trials: Trials) -> None:
+    losses = trials(candidate("prlc:0.5", lr=1e37)).losses(40)
     assert math.isfinite(losses[0])
     assert losses[-1] == math.inf
-    assert trial.crossing(losses[0] / 2, 40) is None

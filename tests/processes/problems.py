@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import prlc
+from prlc.models import cross_entropy, transformer
 
 Problem = tuple[nn.Module, Any, tuple[Tensor, Tensor]]
 
@@ -59,6 +60,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen": _partly_frozen,
     "linear": lambda: nn.Linear(12, 4).double(),
     "transposed": Transposed,
+    "text": lambda: transformer((6,), 5, layers=1, width=8, heads=2).double(),
     "tiny": lambda: nn.Linear(1, 2, bias=False).double(),
 }
 
@@ -74,6 +76,9 @@ def problem(kind: str, seed: int = 1) -> Problem:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = MODELS[kind]()
+    if kind == "text":
+        characters = torch.randint(5, (400, 7), generator=generator).cumsum(1) % 5
+        return model, cross_entropy, (characters[:, :-1], characters[:, 1:])
     return model, F.cross_entropy, (inputs, targets)
 
 

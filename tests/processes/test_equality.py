@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": "mixed",
     },
     "frozen": {"settings": {"method": "prlc:0.3"}, "model": "frozen"},
+    "text": {"settings": {"method": "prlc:0.3", "optimizer": "adamw", **SLOW}, "model": "text"},
     "tiny": {"settings": {"method": "prlc:0.3"}, "model": "tiny"},
     "tiny lag-ps": {"settings": {"method": "lag-ps"}, "model": "tiny"},
     "window 1": {"settings": {"method": "prlc:0.1"}, "cluster": {"window": 1}},

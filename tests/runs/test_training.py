@@ -250,6 +250,23 @@ def test_evaluation_on_a_part_ends_with_all_test_data() -> None:
     assert part.metrics["train_loss"].iloc[-1] != whole.metrics["train_loss"].iloc[-1]
 
 
+def test_accuracy_and_loss_count_every_target_of_a_sample() -> None:
+    text = torch.randint(5, (64, 9), generator=torch.Generator().manual_seed(0)).cumsum(1) % 5
+    data = prlc.Dataset.of(((text[:48, :-1], text[:48, 1:]), (text[48:, :-1], text[48:, 1:])))
+    torch.manual_seed(0)
+    start = prlc.models.transformer((8,), 5, layers=1, width=8)
+    result = prlc.train(
+        start, prlc.models.cross_entropy, data, workers=3, steps=5, execution=EXECUTION
+    )
+    assert data.test_inputs is not None
+    assert data.test_targets is not None
+    scores = result.model(data.test_inputs)
+    right = (scores.argmax(-1) == data.test_targets).double().mean().item()
+    loss = F.cross_entropy(scores.movedim(-1, 1), data.test_targets).item()
+    assert result.summary["test_accuracy"] == pytest.approx(right)
+    assert result.summary["test_loss"] == pytest.approx(loss)
+
+
 def test_a_method_is_compared_once() -> None:
     data = (torch.randn(40, 4), torch.randint(0, 4, (40,)))
     methods: list[str | prlc.Method] = ["nsgd", prlc.LAGPS(xi=2.0), prlc.LAGPS(), prlc.NSGD()]

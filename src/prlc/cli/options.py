@@ -12,13 +12,12 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from torch import nn
-from torch.nn import functional as F
 
 from prlc.cli.progress import LiveProgress
 from prlc.data import DATASETS, Dataset, load
 from prlc.engines import ENGINES, Execution, Loss
 from prlc.errors import ConfigError
-from prlc.models import MODELS, build
+from prlc.models import MODELS, build, cross_entropy
 from prlc.network import PRESETS, Network
 from prlc.text import value_of
 
@@ -42,7 +41,7 @@ Norm = Annotated[
 Partition = Annotated[
     str,
     typer.Option(
-        help="Who owns which samples: iid, dirichlet:ALPHA, shards:PER_WORKER.",
+        help="Who owns which samples: iid, contiguous, dirichlet:ALPHA, shards:PER_WORKER.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -212,7 +211,7 @@ class Request:
             )
         options = {} if self.norm is None else {"norm": self.norm}
         model = build(self.model, data.sample_shape, data.num_classes, self.seed, **options)
-        return model, F.cross_entropy, data
+        return model, cross_entropy, data
 
     def settings(self, default_epochs: float) -> dict[str, Any]:
         """The rest, as `prlc.train` takes it."""

@@ -1,10 +1,10 @@
-"""`prlc plan`: a pull ratio and a step size for a network, before a long run."""
+"""`prlc plan`: which member of the family to train with on a network, before a long run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -17,131 +17,135 @@ from prlc.cli.progress import LiveProgress
 from prlc.errors import ConfigError, RunError
 from prlc.planner import render
 from prlc.runs.folder import fresh_folder
+from prlc.units import format_bytes, format_seconds
 
-# Options that the recommended `prlc train` shares with the plan.
+# Options that the chosen `prlc train` shares with the plan.
 _PASSED_ON = (
-    *("data", "data_dir", "model", "norm", "partition", "workers", "batch_size", "seed"),
-    *("network", "net", "device"),
+    *("data", "data_dir", "model", "norm", "partition", "workers", "batch_size", "optimizer"),
+    *("seed", "network", "net", "device", "chunk", "threads", "eval_samples"),
 )
-# Options that go to `planner.advise`.
+# Options that go to `prlc.plan`.
 _TAKEN = (
-    *("workers", "batch_size", "network", "partition", "seed", "device"),
-    *("execution", "eval_samples"),
+    *("workers", "batch_size", "network", "partition", "seed", "device", "optimizer"),
+    *("schedule", "execution", "eval_samples"),
 )
 # Options of `prlc train` that a plan does not take, or takes in its own sense.
-_WITHOUT = (
-    *("epochs", "steps", "lr", "schedule", "optimizer", "optimizer_at"),
-    *("server_optimizer", "engine", "eval_every"),
-)
+_WITHOUT = ("epochs", "steps", "lr", "optimizer_at", "server_optimizer", "engine", "eval_every")
 
 
 @o.takes_request(without=_WITHOUT)
 def plan(
     request: o.Request,
-    ratio: Annotated[
-        list[float] | None,
+    goal: Annotated[str, typer.Option("--for", help="What to save: time or bytes.")] = "time",
+    method: Annotated[
+        list[str] | None,
         typer.Option(
-            "--ratio",
-            "-r",
-            help="A pull ratio to consider, in (0, 1]. May be repeated. "
-            f"Default: {', '.join(f'{r:g}' for r in planner.RATIOS)}.",
+            "--method",
+            "-m",
+            help="A method to consider; {H}, {r} and {small} stand for several values, as in "
+            "'local-sgd:{H}:up={small}'. May be repeated. Default: the family of docs/plan.md.",
         ),
     ] = None,
     lr: Annotated[
         list[float] | None,
         typer.Option(
-            help="A learning rate to consider. May be repeated. Default: from the stability limit "
-            "2/L down, in halves."
+            help="A step size to consider. May be repeated. Default: found by doubling and halving."
+        ),
+    ] = None,
+    optimizer_at: Annotated[
+        str | None,
+        typer.Option(
+            help="Where --optimizer runs: workers or server. Default: the server, where a method "
+            "allows it."
         ),
     ] = None,
     target_loss: Annotated[
         float | None,
-        typer.Option(help="Training loss to reach. Default: NSGD's lowest within --steps."),
+        typer.Option(
+            help="Training loss to reach. Default: NSGD's lowest within --steps, to within 1%."
+        ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(help="Steps of NSGD, which set the target and the length of trials.")
+        int, typer.Option(help="Steps of NSGD, which set the target; trials take at most twice.")
     ] = 200,
-    constants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="L=..,sigma2=..,G=..,gap=..",
-            help="The constants of the theory, if known. Default: measured.",
-        ),
-    ] = None,
     trials: Annotated[
-        bool,
-        typer.Option(
-            "--trials/--no-trials", help="Run trials in the simulator, or rely on the bounds alone."
-        ),
-    ] = True,
+        int, typer.Option(help="Pairs of method and step size to begin with, at most.")
+    ] = planner.TRIALS,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the plot and plan.json (default: runs/NNNN-plan)."),
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Find the pull ratio and step size of PRLC that reach a loss soonest on a network.
+    """Find the method and step size that reach NSGD's loss soonest, or with the fewest bytes.
 
-    Measures the constants of the problem, asks the network clock how long a step takes and where
-    its bottleneck is, and runs short trials in the simulator. Prints a table against NSGD, a
-    recommendation and its basis.
+    Tries the family of methods in the simulator by successive halving, priced by the network clock.
+    Prints a table against NSGD, how close the choice is to a network that takes no time, and the
+    command that trains with it.
 
-    `prlc plan --network wan`                               built-in digits, under a minute
+    `prlc plan --network wan`                               built-in digits, about a minute
 
-    `prlc plan --network paper --net server_up=10MB/s`      a preset with single values changed
+    `prlc plan --network mobile --for bytes --model cnn`    what sends least?
 
-    `prlc plan --model mlp --ratio 0.1 --lr 0.2 --json`     what would this choice cost?
+    `prlc plan -m 'local-sgd:{H}' -m prlc:0.1 --lr 0.2`     a choice of your own
     """
     settings = request.settings(default_epochs=1.0)
     if settings["network"] is None:
         raise ConfigError("A plan is for a network: name one with --network.")
-    known = planner.parse_constants(constants) if constants is not None else None
     with LiveProgress() as live:
-        advice = planner.advise(
+        found = planner.plan(
             *request.problem(),
             **{name: settings[name] for name in _TAKEN},
-            ratios=ratio or planner.RATIOS,
+            goal=goal,
+            methods=method or planner.FAMILY,
             learning_rates=lr or None,
+            optimizer_at=optimizer_at,
             target_loss=target_loss,
             steps=steps,
-            constants=known,
-            use_trials=trials,
-            on_trial=lambda progress: _show_trial(live, progress),
-            on_measure=live.show,
+            most_trials=trials,
+            on_search=lambda progress: _show_progress(live, progress),
         )
     with contextlib.nullcontext(out) if out else fresh_folder("runs", "plan") as folder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
-        _show(request, advice, folder, as_json)
+        _show(request, found, folder, as_json)
 
 
-def _show(request: o.Request, advice: planner.Advice, folder: Path, as_json: bool) -> None:
+def _show(request: o.Request, found: planner.Plan, folder: Path, as_json: bool) -> None:
     changes = f" ({', '.join(request.net)})" if request.net else ""
     title = f"{request.describe(with_lr=False)}, network {request.network}{changes}"
-    render.plot(advice, folder / "plan.png", title)
-    content = json.dumps({**advice.as_json(), "plot": str(folder / "plan.png")}, indent=2)
+    found.plot(folder / "plan.png", title)
+    command = _command(request, found)
+    content = json.dumps(
+        {"command": command, **found.as_json(), "plot": str(folder / "plan.png")}, indent=2
+    )
     (folder / "plan.json").write_text(content + "\n")
     if as_json:
         typer.echo(content)
         return
     console = Console()
-    console.print(render.rich_table(advice, title))
+    console.print(render.rich_table(found, title))
     console.print()
-    for sentence in render.sentences(advice):
+    for sentence in render.sentences(found):
         console.print(sentence, highlight=False, markup=False)
-    console.print(o.describe_network(advice.network), highlight=False)
-    row = advice.recommended
-    method = "nsgd" if row is advice.nsgd else f"prlc:{row.pull_ratio:g}"
-    command = f"prlc train -m {method} --lr {row.lr:.3g} --schedule constant"
-    if row.steps is not None:
-        command += f" --steps {math.ceil(row.steps)}"
-    console.print(f"Next: {command} {request.typed(*_PASSED_ON)}", highlight=False, soft_wrap=True)
+    console.print(o.describe_network(found.network), highlight=False)
+    console.print(f"Next: {command}", highlight=False, soft_wrap=True)
     console.print(f"Plot: {folder / 'plan.png'}", highlight=False, soft_wrap=True)
 
 
-def _show_trial(live: LiveProgress, progress: planner.TrialProgress) -> None:
-    r = progress.method.pull_ratio
-    label = "trials of NSGD" if r == 1 else f"trials r={r:g}"
-    live.show(label, progress.steps, progress.total, f"loss {progress.loss:7.4f}")
+def _command(request: o.Request, found: planner.Plan) -> str:
+    """The `prlc train` of the chosen candidate, as typed."""
+    settings = found.settings
+    words = ["prlc", "train", "-m", settings["method"], "--lr", repr(settings["lr"])]
+    words += ["--schedule", found.schedule, "--steps", str(settings["steps"])]
+    if settings["optimizer_at"] != "workers":
+        words += ["--optimizer-at", settings["optimizer_at"]]
+    return f"{shlex.join(words)} {request.typed(*_PASSED_ON)}".strip()
+
+
+def _show_progress(live: LiveProgress, progress: planner.SearchProgress) -> None:
+    best = progress.best
+    state = "" if best is None else f"{format_seconds(best.seconds)}, {format_bytes(best.bytes)}"
+    live.show(progress.label, progress.done, progress.total, state)

@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from prlc.data.characters import load_shakespeare, load_text
 from prlc.data.cifar10 import load_cifar10
 from prlc.data.dataset import Dataset
 from prlc.data.digits import load_digits
 from prlc.data.fashion_mnist import load_fashion_mnist
 from prlc.data.files import Progress, cache_dir
-from prlc.data.partition import IID, Dirichlet, Partition, Shards, parse_partition
+from prlc.data.partition import (
+    IID,
+    Contiguous,
+    Dirichlet,
+    Partition,
+    Shards,
+    parse_partition,
+)
 from prlc.errors import ConfigError
 
 __all__ = [
     "DATASETS",
     "IID",
+    "Contiguous",
     "Dataset",
     "Dirichlet",
     "Loader",
@@ -27,6 +36,8 @@ __all__ = [
     "load_cifar10",
     "load_digits",
     "load_fashion_mnist",
+    "load_shakespeare",
+    "load_text",
     "parse_partition",
 ]
 
@@ -48,6 +59,7 @@ DATASETS: dict[str, Loader] = {
     "digits": _digits,
     "fashion-mnist": load_fashion_mnist,
     "cifar10": load_cifar10,
+    "shakespeare": load_shakespeare,
 }
 
 

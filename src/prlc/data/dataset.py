@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import Dataset as TorchDataset
 
 from prlc.draws import Purpose, bits
 from prlc.errors import ConfigError, DataError
@@ -87,20 +88,24 @@ class Dataset:
 
     @classmethod
     def of(cls, data: object) -> Dataset:
-        """`data` as a Dataset; it may be a Dataset, a TensorDataset or tuples of tensors."""
+        """`data` as a Dataset; it may be one of torch's, or its loader, or tuples of tensors."""
         if isinstance(data, Dataset):
             return data
         if isinstance(data, TensorDataset):
             data = data.tensors
+        if isinstance(data, DataLoader):
+            data = data.dataset
+        if isinstance(data, TorchDataset):
+            data = _collected(data)
         if _is_pair(data):
             return cls.from_tensors(*data)
         if isinstance(data, tuple) and len(data) == 2 and all(_is_pair(part) for part in data):
             (inputs, targets), test = data
             return cls.from_tensors(inputs, targets, test)
         raise ConfigError(
-            "Data must be a prlc Dataset, a torch TensorDataset of inputs and targets, a tuple "
-            "(inputs, targets) of tensors, or ((train_inputs, train_targets), (test_inputs, "
-            f"test_targets)); got {_described(data)}."
+            "Data must be a prlc Dataset, a torch Dataset of inputs and targets or its DataLoader, "
+            "a tuple (inputs, targets) of tensors, or ((train_inputs, train_targets), "
+            f"(test_inputs, test_targets)); got {_described(data)}."
         )
 
     @property
@@ -151,6 +156,17 @@ class Dataset:
             f"Dataset({self.name!r}, {self.num_train} training and {test} test samples of shape "
             f"{self.sample_shape}, num_classes={self.num_classes})"
         )
+
+
+def _collected(data: TorchDataset[Any]) -> object:
+    """All samples of a data set that has a length, in its order, as tensors."""
+    try:
+        return tuple(default_collate([data[index] for index in range(len(data))]))  # type: ignore[arg-type]
+    except Exception as error:  # whatever a data set may raise
+        raise ConfigError(
+            f"Data must have a length and samples of an input and a target, all of one shape; "
+            f"{_described(data)} has not ({error})."
+        ) from error
 
 
 def _is_pair(data: object) -> TypeGuard[Pair]:

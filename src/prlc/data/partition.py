@@ -17,9 +17,12 @@ from prlc.data.batches import Indices
 from prlc.draws import Purpose, bits, uniform
 from prlc.errors import ConfigError, DataError
 
-__all__ = ["IID", "Dirichlet", "Partition", "Shards", "parse_partition"]
+__all__ = ["IID", "Contiguous", "Dirichlet", "Partition", "Shards", "parse_partition"]
 
-_ACCEPTED = "iid, dirichlet:ALPHA (such as dirichlet:0.3) or shards:PER_WORKER (such as shards:2)"
+_ACCEPTED = (
+    "iid, contiguous, dirichlet:ALPHA (such as dirichlet:0.3) or shards:PER_WORKER (such as "
+    "shards:2)"
+)
 _SMALLEST_ALPHA = 1e-6  # far below any skew that shows; keeps log(u) / alpha finite
 
 # Keys that keep draws for different purposes apart.
@@ -50,6 +53,21 @@ class IID:
 
     def __str__(self) -> str:
         return "iid"
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """In the order of the data: each worker owns a stretch of it, such as a part of a text."""
+
+    def split(
+        self, targets: Indices | None, num_samples: int, num_workers: int, seed: int
+    ) -> list[Indices]:
+        del targets, seed  # not needed
+        _check_counts(num_samples, num_workers)
+        return np.array_split(np.arange(num_samples), num_workers)
+
+    def __str__(self) -> str:
+        return "contiguous"
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,8 @@ def parse_partition(text: str) -> Partition:
     try:
         if name == "iid" and not colon:
             return IID()
+        if name == "contiguous" and not colon:
+            return Contiguous()
         if name == "dirichlet":
             return Dirichlet(float(value))
         if name == "shards":
@@ -180,7 +200,7 @@ def _labels(targets: Indices | None, num_samples: int, partition: Partition) -> 
         came = "no targets" if targets is None else f"{targets.dtype} of shape {targets.shape}"
         raise DataError(
             f"The partition {partition} deals by label and needs one integer target a sample, got "
-            f"{came}; use the partition iid."
+            f"{came}; use the partition iid or contiguous."
         )
     if len(targets) != num_samples:
         raise DataError(

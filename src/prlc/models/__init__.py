@@ -17,8 +17,19 @@ from prlc.draws import Purpose, torch_seed
 from prlc.errors import ConfigError
 from prlc.models.resnet import resnet8, resnet18
 from prlc.models.small import cnn, logistic_regression, mlp
+from prlc.models.transformer import cross_entropy, transformer
 
-__all__ = ["MODELS", "build", "cnn", "logistic_regression", "mlp", "resnet8", "resnet18"]
+__all__ = [
+    "MODELS",
+    "build",
+    "cnn",
+    "cross_entropy",
+    "logistic_regression",
+    "mlp",
+    "resnet8",
+    "resnet18",
+    "transformer",
+]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": logistic_regression,
@@ -26,6 +37,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "resnet8": resnet8,
     "resnet18": resnet18,
+    "transformer": transformer,
 }
 
 
@@ -38,8 +50,8 @@ def build(
 ) -> nn.Module:
     """The model called `name`, on the CPU, with initial weights drawn from `seed` alone.
 
-    `options` go to the model's function: `hidden` for mlp, `norm` for the ResNets. Torch's own
-    generators are left unchanged.
+    `options` go to the model's function: `hidden` for mlp, `norm` for the ResNets, `layers`,
+    `width`, `heads` and `tied` for the transformer. Torch's own generators are left unchanged.
     """
     if name not in MODELS:
         raise ConfigError(f"The model must be one of {', '.join(MODELS)}; got {name!r}.")

@@ -1,26 +1,22 @@
-"""Which pull ratio and step size to use on a network, how long training takes, and why."""
+"""Which member of the family to train with on a network, and what that costs."""
 
-from prlc.planner.advice import Advice, Effort, Row
-from prlc.planner.bounds import BoundAnswer, StepLimits, parse_constants
-from prlc.planner.cost import RESOURCES, Price, StepClock, Work, price
-from prlc.planner.recommend import RATIOS, advise, make_trials
-from prlc.planner.trials import TrialProgress, Trials
+from prlc.planner.cost import GOALS, Cost, Price
+from prlc.planner.family import FAMILY, Line
+from prlc.planner.recommend import TRIALS, Plan, plan
+from prlc.planner.search import Choice, SearchProgress
+from prlc.planner.trials import Candidate, Trials
 
 __all__ = [
-    "RATIOS",
-    "RESOURCES",
-    "Advice",
-    "BoundAnswer",
-    "Effort",
+    "FAMILY",
+    "GOALS",
+    "TRIALS",
+    "Candidate",
+    "Choice",
+    "Cost",
+    "Line",
+    "Plan",
     "Price",
-    "Row",
-    "StepClock",
-    "StepLimits",
-    "TrialProgress",
+    "SearchProgress",
     "Trials",
-    "Work",
-    "advise",
-    "make_trials",
-    "parse_constants",
-    "price",
+    "plan",
 ]

@@ -1,320 +1,229 @@
-"""The planner itself: measure the problem, price the candidates, try them, choose one."""
+"""`prlc.plan`: which member of the family to train with on a network, and what that costs."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from prlc.data import Dataset, Partition, parse_partition
 from prlc.engines import Execution, Loss
 from prlc.errors import ConfigError
-from prlc.methods import PRLC
+from prlc.methods import NSGD
+from prlc.methods.check import PLACES
+from prlc.methods.settings import check_choice
 from prlc.network import Network
-from prlc.optim.schedules import Constant
-from prlc.planner import bounds
-from prlc.planner.advice import Advice, Effort, Row
-from prlc.planner.bounds import BoundAnswer, StepLimits
-from prlc.planner.cost import NSGD_TWIN, Price, StepClock, Work, price
-from prlc.planner.trials import MAX_STEPS, BestRate, OnTrial, Search, Trials
+from prlc.optim.optimizers import OptimizerFactory
+from prlc.optim.schedules import parse_lr_schedule
+from prlc.planner.cost import GOALS, Price, infinitely_fast, saved_if_free
+from prlc.planner.family import FAMILY, Line, candidates
+from prlc.planner.search import Choice, OnSearch, Search
+from prlc.planner.trials import Trials
 from prlc.runs.config import Config
-from prlc.theory import Constants
-from prlc.theory.measure import MeasuredConstants, measure_constants
 
-#: The pull ratios considered by default.
-RATIOS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-_EVALUATIONS = 40  # of NSGD's trial
-_MIN_STEPS = 8
-_ALIGNED = PRLC(1.0, every=10)  # all workers push and pull together
-_TIE = 1.05  # of the ratios within this factor of the fastest, the one that sends least wins
-
-OnMeasure = Callable[[str, int, int], None]
-"""Called with the name of a measurement, how much of it is done, and its most possible length."""
+TRIALS = 400  # more than the family has with a constant step size
 
 
-# ---- the entry points ----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Effort:
+    """The cost of a search."""
+
+    trials: int
+    """Candidates that were begun and neither diverged nor were too dear from the first."""
+    steps: int
+    seconds: float = field(compare=False)
 
 
-def make_trials(
+@dataclass(frozen=True)
+class Plan:
+    """What to use, what it costs, and what else was weighed."""
+
+    chosen: Choice
+    nsgd: Choice
+    weighed: tuple[Choice, ...]
+    """All candidates, the cheapest first after the two above."""
+    goal: str
+    target_loss: float
+    limit_seconds: float
+    """NSGD's steps on an infinitely fast network."""
+    saved_if_free: dict[str, float]
+    """The share of the chosen one's time that an infinitely fast resource would save."""
+    effort: Effort
+    network: Network
+    schedule: str
+    optimizer: str | OptimizerFactory
+    trials: Trials = field(compare=False, repr=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the plan found, as `prlc.train` takes it."""
+        candidate = self.chosen.candidate
+        return {
+            "method": str(candidate.method),
+            "lr": candidate.lr,
+            "schedule": self.schedule,
+            "steps": self.chosen.steps,
+            "optimizer": self.optimizer,
+            "optimizer_at": candidate.optimizer_at,
+        }
+
+    def plot(self, path: Path | str | None = None, title: str | None = None) -> Figure:
+        """Time against bytes of all that was weighed; saved if a path is given."""
+        from prlc.planner.render import plot
+
+        return plot(self, path, title)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON; infinite values become null."""
+        chosen, nsgd = self.chosen, self.nsgd
+        optimizer = self.optimizer if isinstance(self.optimizer, str) else repr(self.optimizer)
+        content = {
+            **_row(chosen),
+            "schedule": self.schedule,
+            "optimizer": optimizer,
+            "for": self.goal,
+            "target_loss": self.target_loss,
+            "limit_seconds": self.limit_seconds,
+            "nsgd_seconds": nsgd.cost.seconds,
+            "nsgd_bytes": nsgd.cost.bytes,
+            "nsgd_steps": nsgd.steps,
+            "nsgd_lr": nsgd.candidate.lr,
+            "saved_if_free": self.saved_if_free,
+            "weighed": [_row(choice) for choice in self.weighed],
+            "trials": dataclasses.asdict(self.effort),
+            "network": dataclasses.asdict(self.network),
+        }
+        finite: dict[str, Any] = _finite(content)
+        return finite
+
+
+def plan(
     model: nn.Module,
     loss: Loss,
     data: Any,
     *,
-    workers: int = 20,
-    batch_size: int = 10,
-    steps: int = 200,
-    partition: Partition | str = "iid",
-    seed: int = 0,
-    device: str = "cpu",
-    execution: Execution | None = None,
-    eval_samples: int | None = 10_000,
-) -> Trials:
-    """Trial runs to share between calls of `advise` with the same settings."""
-    config = Config(
-        workers=workers,
-        batch_size=batch_size,
-        steps=steps,
-        partition=parse_partition(partition) if isinstance(partition, str) else partition,
-        seed=seed,
-        device=device,
-        execution=execution,
-        eval_samples=eval_samples,
-    )
-    if steps < _MIN_STEPS:
-        raise ConfigError(
-            f"A plan needs trials of at least {_MIN_STEPS} steps, but steps is {steps}."
-        )
-    return Trials(model, loss, Dataset.of(data), config, max(1, steps // _EVALUATIONS))
-
-
-def advise(
-    model: nn.Module,
-    loss: Loss,
-    data: Any,
-    *,
-    workers: int = 20,
-    batch_size: int = 10,
     network: Network | str | Mapping[str, Any] = "paper",
-    ratios: Sequence[float] = RATIOS,
+    goal: str = "time",
+    methods: Sequence[str | Line] = FAMILY,
     learning_rates: Sequence[float] | None = None,
     target_loss: float | None = None,
     steps: int = 200,
-    constants: Constants | MeasuredConstants | None = None,
-    use_trials: bool = True,
+    most_trials: int = TRIALS,
+    workers: int = 20,
+    batch_size: int = 10,
+    optimizer: str | OptimizerFactory = "sgd",
+    optimizer_at: str | None = None,
+    schedule: str = "constant",
     partition: Partition | str = "iid",
     seed: int = 0,
     device: str = "cpu",
     execution: Execution | None = None,
     eval_samples: int | None = 10_000,
     trials: Trials | None = None,
-    on_trial: OnTrial | None = None,
-    on_measure: OnMeasure | None = None,
-) -> Advice:
-    """Find the pull ratio and step size of PRLC that reach a loss soonest on a network.
+    on_search: OnSearch | None = None,
+) -> Plan:
+    """Find the method and step size that reach NSGD's loss at the least time or bytes.
 
-    ratios: the pull ratios to choose from. NSGD always runs too, as the baseline.
-    learning_rates: the step sizes to choose from; 2/L, 1/L, ... down to 1/(16 L) by default.
-    target_loss: a training loss; NSGD's lowest within `steps` steps, at its best step size, by
-        default.
-    constants: known or already measured; measured here by default.
-    use_trials: False asks the bounds instead, which are loose.
-    trials: from `make_trials` with the same settings, so that plans for several networks share
-        the training. All other settings are as in `prlc.train`.
+    network: what the time is for; a preset, a `Network` or settings of one.
+    goal: `time` or `bytes`.
+    methods: what to choose from, as text; `{H}`, `{r}` and `{small}` stand for several values. NSGD
+        always runs too.
+    learning_rates: the step sizes to choose from; found by doubling and halving by default.
+    target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size, to
+        within 1%.
+    steps: of NSGD's run; no trial is longer than twice that.
+    most_trials: pairs of method and step size to begin with. If there are more, some are left out,
+        evenly in the order of their price.
+    optimizer_at: `server`, `workers`; None: on the server where a method allows it.
+    schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
+        as a whole.
+    trials: those of an earlier plan with the same settings, so that plans for several networks
+        share the training. All other settings are as in `prlc.train`.
     """
-    data, network = Dataset.of(data), Network.of(network)
-    ratios = tuple(float(PRLC(ratio).pull_ratio) for ratio in ratios)
-    given_rates = None if learning_rates is None else tuple(Constant(r).lr for r in learning_rates)
-    if not ratios or given_rates == ():
-        raise ConfigError("Give at least one pull ratio and one learning rate to choose from.")
-    if target_loss is not None and not use_trials:
-        raise ConfigError(
-            "A target loss needs trials: the bounds are about gradients, not losses. Allow trials "
-            "or leave the target out."
-        )
-    own = make_trials(
-        model,
-        loss,
-        data,
+    check_choice("goal", goal, GOALS)
+    if optimizer_at is not None:
+        check_choice("optimizer_at", optimizer_at, PLACES)
+    if type(most_trials) is not int or most_trials < 1:
+        raise ConfigError(f"A plan needs at least 1 trial, but most_trials is {most_trials!r}.")
+    if learning_rates is not None and not learning_rates:
+        raise ConfigError("Give at least one learning rate to choose from, or none to find them.")
+    for lr in learning_rates or ():
+        parse_lr_schedule(schedule, lr)
+    network, began = Network.of(network), time.perf_counter()
+    config = Config(
+        method=NSGD(),
         workers=workers,
         batch_size=batch_size,
         steps=steps,
-        partition=partition,
+        optimizer=optimizer,
+        schedule=parse_lr_schedule(schedule, 1.0),
+        partition=parse_partition(partition) if isinstance(partition, str) else partition,
         seed=seed,
         device=device,
         execution=execution,
         eval_samples=eval_samples,
     )
-    trials = trials or own
-    _check_shared(trials.config, own.config)
-    known, measured = constants, None
-    if not isinstance(known, Constants):
-        measured = known or measure_constants(
-            model,
-            loss,
-            data,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-            tolerance=1e-2,
-            progress=on_measure,
-        )
-        known = measured.constants()
-    work = Work.of(trials.job, network)
-    methods = [NSGD_TWIN, *(PRLC(r) for r in sorted({*ratios} - {1.0}, reverse=True))]
-    candidates = Candidates(
-        work=work,
-        prices={method: price(network, work, method, seed) for method in methods},
-        constants=known,
-        ratios=ratios,
-        rates=tuple(sorted({*(given_rates or bounds.learning_rates(known.smoothness))})),
-        rates_given=given_rates is not None,
-        steps=steps,
+    if trials is None:
+        trials = Trials(model, loss, Dataset.of(data), config, schedule)
+    elif (trials.config, trials.schedule) != (config, schedule):
+        raise ConfigError("The trials are of a plan with other settings: leave them out.")
+    before = trials.steps_trained
+    search = Search(
+        trials,
+        network,
+        goal,
+        optimizer_at=optimizer_at,
+        step_sizes=learning_rates,
         target=target_loss,
+        on_search=on_search,
     )
-    per_step = {method.pull_ratio: p.seconds_per_step for method, p in candidates.prices.items()}
-    theory = {name: bounds.answers(name, per_step, workers, steps, known) for name in bounds.BOUNDS}
-    effort: Effort | None = None
-    if use_trials:
-        began, before = time.perf_counter(), trials.steps_trained
-        clocks = {method: StepClock(network, work, method, seed) for method in methods}
-        search = Search(trials, clocks, candidates.rates, steps, on_trial)
-        rows, target_loss = candidates.by_trials(search)
-        took = time.perf_counter() - began
-        effort = Effort(len(methods) * len(candidates.rates), trials.steps_trained - before, took)
-    else:
-        name = "bounded_gradients"
-        answers = bounds.answers(name, per_step, workers, steps, known, given_rates)
-        rows = candidates.by_bound(answers)
-    recommended = candidates.choose(rows)
-    return Advice(
-        recommended=recommended,
-        rows=rows,
-        target_loss=target_loss,
-        target_given=candidates.target is not None,
-        nsgd_steps=steps,
-        effort=effort,
-        constants=known,
-        measured=measured,
-        theory=theory,
-        learning_rates=candidates.rates,
-        aligned_step_seconds=price(network, work, _ALIGNED, seed).seconds_per_step,
-        workers=workers,
+    family = candidates(methods)
+    nsgd = search.nsgd
+    weighed = search.run(family, most_trials)
+    chosen = weighed[0]
+    nsgd_job = trials.job(dataclasses.replace(nsgd.candidate, steps=nsgd.steps))
+    chosen_job = trials.job(dataclasses.replace(chosen.candidate, steps=chosen.steps))
+    return Plan(
+        chosen=chosen,
+        nsgd=nsgd,
+        weighed=tuple(weighed),
+        goal=goal,
+        target_loss=search.target,
+        limit_seconds=Price(nsgd_job, infinitely_fast(network)).after(nsgd.steps).seconds,
+        saved_if_free=saved_if_free(chosen_job, network, chosen.steps),
+        effort=Effort(len(weighed), trials.steps_trained - before, time.perf_counter() - began),
         network=network,
-        notes=candidates.notes(rows, recommended, use_trials),
+        schedule=schedule,
+        optimizer=optimizer,
+        trials=trials,
     )
 
 
-def _check_shared(shared: Config, own: Config) -> None:
-    """Refuse to share trials that were made with other settings."""
-    if shared != own:
-        theirs, ours = shared.as_json(), own.as_json()
-        key = next((k for k in ours if theirs[k] != ours[k]), "execution")
-        raise ConfigError(
-            f"The shared trials have {key} = {theirs.get(key)}, but the plan has {ours.get(key)}: "
-            "make them anew with the same settings."
-        )
+def _row(choice: Choice) -> dict[str, Any]:
+    return {
+        "method": str(choice.candidate.method),
+        "lr": choice.candidate.lr,
+        "optimizer_at": choice.candidate.optimizer_at,
+        "steps": choice.steps,
+        "seconds": choice.cost.seconds,
+        "bytes": choice.cost.bytes,
+        "loss": choice.loss,
+        "reached": choice.reached,
+    }
 
 
-# ---- from candidates to a choice -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """The pull ratios and step sizes to choose from, with all that is known before any trial."""
-
-    work: Work
-    prices: dict[PRLC, Price]
-    constants: Constants
-    ratios: tuple[float, ...]
-    rates: tuple[float, ...]
-    rates_given: bool
-    steps: int
-    target: float | None
-
-    def by_trials(self, search: Search) -> tuple[tuple[Row, ...], float]:
-        """A row per method, and the target loss."""
-        start = float(search.trials(NSGD_TWIN, self.rates[0]).losses(0)[0])
-        if self.target is not None and not self.target < start:
-            raise ConfigError(
-                f"The target loss {self.target:g} should be below {start:.4g}, the loss at the "
-                "start: give a smaller one."
-            )
-        nsgd = search.nsgd(self.target)
-        target = nsgd.lowest_loss if self.target is None else self.target
-        if not target < start:
-            tried = ", ".join(f"{rate:.4g}" for rate in self.rates)
-            raise ConfigError(
-                f"No step size tried lowered the loss of {start:.4g} in {self.steps} steps of "
-                f"NSGD ({tried}). {self._admissible(1.0)}"
-            )
-        found = [nsgd, *(search.at(m, target, nsgd) for m in self.prices if m != NSGD_TWIN)]
-        if all(best.steps is None for best in found):
-            lowest = min(best.lowest_loss for best in found)
-            raise ConfigError(
-                f"No trial reached the target loss {target:g} within {MAX_STEPS * self.steps} "
-                f"steps; the lowest was {lowest:.4g}. Give a higher target or more steps. "
-                f"{self._admissible(min(self.ratios))}"
-            )
-        return tuple(self._row(best, nsgd.seconds) for best in found), target
-
-    def by_bound(self, answers: Mapping[float, BoundAnswer]) -> tuple[Row, ...]:
-        """A row per method, from the steps that a bound demands."""
-        nsgd_seconds = answers[1.0].seconds
-        rows = []
-        for method in self.prices:
-            answer = answers[method.pull_ratio]
-            steps = seconds = None
-            if math.isfinite(answer.steps):
-                steps, seconds = answer.steps, answer.seconds
-            rows.append(
-                self._row(BestRate(method, answer.lr, steps, seconds, math.nan), nsgd_seconds)
-            )
-        return tuple(rows)
-
-    def _row(self, best: BestRate, nsgd_seconds: float | None) -> Row:
-        r, P, seconds = best.method.pull_ratio, self.work.num_workers, best.seconds
-        steps = None if best.steps is None else math.ceil(best.steps)
-        against = None
-        if seconds is not None and nsgd_seconds is not None:
-            against = seconds / nsgd_seconds if nsgd_seconds > 0 else 1.0
-        return Row(
-            pull_ratio=r,
-            lr=best.lr,
-            steps=steps,
-            pulls_per_worker=None if steps is None else r * steps,
-            bytes_up=None if steps is None else steps * P * self.work.bytes_up,
-            bytes_down=None if steps is None else r * steps * P * self.work.bytes_down,
-            seconds=seconds,
-            against_nsgd=against,
-            lowest_loss=None if math.isnan(best.lowest_loss) else best.lowest_loss,
-            price=self.prices[best.method],
-            limits=StepLimits.at(r, self.constants.smoothness),
-        )
-
-    def choose(self, rows: tuple[Row, ...]) -> Row:
-        """The fastest ratio, or the one that sends least among those about as fast.
-
-        NSGD, if no ratio reached the target.
-        """
-        asked = [row for row in rows if row.pull_ratio in self.ratios and row.seconds is not None]
-        if not asked:
-            return rows[0]
-        fastest = min(row.seconds or 0.0 for row in asked)
-        tied = [row for row in asked if (row.seconds or 0.0) <= _TIE * fastest]
-        return min(tied, key=lambda row: (row.bytes or 0.0, row.seconds or 0.0))
-
-    def notes(self, rows: tuple[Row, ...], chosen: Row, tried: bool) -> tuple[str, ...]:
-        """Caveats."""
-        notes: list[str] = []
-        if self.rates_given:
-            asked = [row for row in rows if row.pull_ratio in self.ratios]
-            judged = chosen if chosen in asked else asked[0]
-            warning = judged.limits.judge(judged.lr, judged.pull_ratio)
-            notes += [warning] if warning else []
-        largest = self.rates[-1]
-        if tried and not self.rates_given and largest in (chosen.lr, rows[0].lr):
-            notes.append(
-                f"The best step size of {'NSGD' if largest == rows[0].lr else 'the plan'} is the "
-                f"largest one tried, {largest:.4g} = 2/L. No larger one is stable at the measured "
-                "curvature; if that falls during training, larger ones may work, for NSGD too: "
-                "try them with --lr."
-            )
-        if chosen.pull_ratio == min(self.ratios) and len({*self.ratios}) > 1:
-            notes.append(
-                f"The smallest pull ratio considered, {chosen.pull_ratio:g}, won: a still smaller "
-                "one may be better, try it with --ratio."
-            )
-        return tuple(notes)
-
-    def _admissible(self, ratio: float) -> str:
-        limits = StepLimits.at(ratio, self.constants.smoothness)
-        return (
-            f"The largest admissible step size is {limits.theorem1:.4g} by Theorem 1 at r = "
-            f"{ratio:g}, {limits.proved:.4g} by the sharper bound; from {limits.stable:.4g} = 2/L "
-            "on, PRLC and SGD diverge on a quadratic of that curvature."
-        )
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,283 +1,146 @@
-"""The advice for people: a table, sentences and a plot."""
+"""The plan for people: a table, sentences and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 
-from prlc.planner.advice import Advice, Row
-from prlc.planner.cost import RESOURCES
-from prlc.planner.trials import MAX_TIME
-from prlc.units import format_bytes, format_seconds, time_unit
+from prlc.planner.recommend import Plan
+from prlc.planner.search import LONGEST, WITHIN, Choice
+from prlc.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MIN_SHARE = 0.05  # of a step's time: smaller savings are not mentioned
-# Okabe and Ito's colours, as in all plots; the dashes distinguish the lines in grey.
-_LINES = {
-    "compute": ("#009E73", ":"),
-    "uplink": ("#D55E00", "--"),
-    "downlink": ("#0072B2", "-."),
-    "latency": ("#CC79A7", (0, (3, 1, 1, 1, 1, 1))),
-}
+_ROWS = 8  # of the table
+_MIN_SHARE = 0.05  # of the time: smaller savings are not mentioned
+_ORANGE, _BLUE, _GREY = "#D55E00", "#0072B2", "#777777"  # Okabe and Ito's, as in all plots
 
 
-def rich_table(advice: Advice, title: str | None = None) -> Table:
-    """A row per pull ratio; the recommended one is bold."""
+def rich_table(plan: Plan, title: str | None = None) -> Table:
+    """The best step size of the best methods; the chosen one is bold."""
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False
     )
-    reach = "loss" if advice.effort else "bound"
-    headings = (
-        "pull\nratio", "step\nsize", f"steps\nto {reach}", "pulls/\nworker", "bytes\nup",
-        "bytes\ndown", "time of\na step", f"time to\n{reach}", "against\nNSGD", "limited\nby",
-    )  # fmt: skip
-    for heading in headings:
+    table.add_column("method", overflow="fold", max_width=34)
+    for heading in ("step\nsize", "steps", "bytes", "of\nNSGD's", "time", "of\nNSGD's"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in advice.rows:
+    for choice in best_of_each(plan):
+        cost, nsgd = choice.cost, plan.nsgd.cost
         cells = (
-            "NSGD" if row is advice.nsgd else f"{row.pull_ratio:g}",
-            f"{row.lr:.3g}" if row.lr >= 0.01 else f"{row.lr:.2g}",
-            _or_dash(row.steps, "{:,}".format),
-            _or_dash(row.pulls_per_worker, "{:,.0f}".format),
-            _or_dash(row.bytes_up, format_bytes),
-            _or_dash(row.bytes_down, format_bytes),
-            format_seconds(row.price.seconds_per_step),
-            _or_dash(row.seconds, format_seconds),
-            _or_dash(row.against_nsgd, "{:.2f}".format),
-            row.price.bottleneck,
+            choice.candidate.method.label,
+            f"{choice.candidate.lr:.3g}",
+            f"{choice.steps:,}" if choice.reached else f">{choice.steps:,}",
+            format_bytes(cost.bytes),
+            _ratio(cost.bytes, nsgd.bytes),
+            format_seconds(cost.seconds),
+            _ratio(cost.seconds, nsgd.seconds),
         )
-        table.add_row(*cells, style="bold" if row is advice.recommended else None)
+        style = "bold" if choice is plan.chosen else None if choice.reached else "dim"
+        table.add_row(*cells, style=style)
     return table
 
 
-def _or_dash(value: float | None, show: Callable[[float], str]) -> str:
-    return "–" if value is None else show(value)
+def best_of_each(plan: Plan) -> list[Choice]:
+    """The cheapest choice of each method that reached the target; NSGD is the last."""
+    found: dict[object, Choice] = {plan.chosen.candidate.method: plan.chosen}
+    there = [choice for choice in plan.weighed if choice.reached and choice is not plan.nsgd]
+    for choice in sorted(there, key=lambda each: each.cost.of(plan.goal)):
+        found.setdefault(choice.candidate.method, choice)
+    found.pop(plan.nsgd.candidate.method, None)
+    return [*list(found.values())[:_ROWS], plan.nsgd]
 
 
-def sentences(advice: Advice) -> list[str]:
-    """The plan in words: the recommendation, its cost, the bottleneck, and the basis."""
-    said = [_recommendation(advice), _expectation(advice), _bottleneck(advice), _basis(advice)]
-    missed = [row for row in advice.rows if row.steps is None]
-    if missed and advice.effort:
-        ratios = ", ".join(f"{row.pull_ratio:g} ({row.lowest_loss:.3g})" for row in missed)
-        said.append(
-            f"Target not reached within {MAX_TIME:g} times NSGD's time (lowest loss): {ratios}."
-        )
-    return [*said, _theory(advice), _constants(advice), *advice.notes]
+def _ratio(cost: float, base: float) -> str:
+    return f"{cost / base:.2g}" if base > 0 else "–"
 
 
-def _recommendation(advice: Advice) -> str:
-    row = advice.recommended
-    if row is advice.nsgd:
-        return (
-            f"Recommended: NSGD (pull ratio 1) with step size {row.lr:.3g}. No lower pull ratio "
-            "considered makes up for its extra steps on this network."
-        )
-    return f"Recommended: PRLC with pull ratio {row.pull_ratio:g} and step size {row.lr:.3g}."
-
-
-def _expectation(advice: Advice) -> str:
-    row, nsgd = advice.recommended, advice.nsgd
-    if advice.effort is None:
-        aim = f"the bound that NSGD has after {advice.nsgd_steps:,} steps"
-    elif advice.target_given:
-        aim = f"training loss {advice.target_loss:.4g}"
+def sentences(plan: Plan) -> list[str]:
+    """The plan in words: the choice, its cost, the limit, what holds it back, and the basis."""
+    chosen, nsgd = plan.chosen, plan.nsgd
+    name, lr, cost = chosen.candidate.method.label, chosen.candidate.lr, chosen.cost
+    taken = format_seconds(cost.seconds)
+    if chosen is nsgd:
+        first = f"Chosen for {plan.goal}: NSGD, step size {lr:.3g}. Nothing tried is cheaper."
     else:
-        aim = (
-            f"training loss {advice.target_loss:.4g} (NSGD's lowest within "
-            f"{advice.nsgd_steps:,} steps, at its best step size)"
+        first = (
+            f"Chosen for {plan.goal}: {name}, step size {lr:.3g}. To training loss "
+            f"{plan.target_loss:.4g} it takes {chosen.steps:,} steps, {taken} "
+            f"({_ratio(cost.seconds, nsgd.cost.seconds)} of NSGD's) and "
+            f"{format_bytes(cost.bytes)} ({_ratio(cost.bytes, nsgd.cost.bytes)} of NSGD's)."
         )
-    if row.steps is None or row.pulls_per_worker is None or row.bytes is None:
-        return f"Nothing considered reaches {aim}."
-    parts = [
-        (f"{row.pulls_per_worker:,.0f} pulls per worker", row.pulls_per_worker,
-         nsgd.pulls_per_worker),
-        (f"{format_bytes(row.bytes)} of traffic", row.bytes, nsgd.bytes),
-        (f"{format_seconds(row.seconds or 0.0)} of simulated time", row.seconds, nsgd.seconds),
-    ]  # fmt: skip
-    against = [
-        text + (f" ({own / base:.2f} of NSGD's)" if row is not nsgd and own and base else "")
-        for text, own, base in parts
-    ]
-    return f"Expected: {aim} after {row.steps:,} steps, {', '.join(against)}."
+    return [first, _limit(plan), _basis(plan)]
 
 
-def _bottleneck(advice: Advice) -> str:
-    row = advice.recommended
-    price = row.price
-    ranked = sorted(RESOURCES, key=price.saved, reverse=True)
+def _limit(plan: Plan) -> str:
+    limit, seconds = plan.limit_seconds, plan.chosen.cost.seconds
+    said = (
+        f"The limit: NSGD's {plan.nsgd.steps:,} steps on an infinitely fast network take "
+        f"{format_seconds(limit)}; the plan takes {_ratio(seconds, limit)} times that."
+    )
+    ranked = sorted(plan.saved_if_free, key=plan.saved_if_free.__getitem__, reverse=True)
     shares = [
-        f"{price.saved(name):.0%} less with {_FREE[name]}"
+        f"{plan.saved_if_free[name]:.0%} without {name}"
         for name in ranked
-        if price.saved(name) >= _MIN_SHARE
+        if plan.saved_if_free[name] >= _MIN_SHARE
     ]
-    listed = "; ".join(shares) or "no single resource would shorten it much, since others hide it"
-    takes = f"A step takes {format_seconds(price.seconds_per_step)}: {listed}."
-    return f"Bottleneck: {price.bottleneck}. {takes} {_remedy(advice, row)}"
+    listed = ", ".join(shares) or "little by any single thing, since others hide it"
+    return f"{said} What it could save: {listed}."
 
 
-_FREE = {
-    "compute": "infinitely fast workers",
-    "uplink": "a free uplink",
-    "downlink": "a free downlink",
-    "latency": "no latency",
-}
-
-
-def _remedy(advice: Advice, row: Row) -> str:
-    if row.price.bottleneck == "compute":
-        return "Faster workers or smaller batches would help; fewer pulls would not."
-    if row.price.bottleneck == "uplink":
-        return "Smaller or rarer pushes would help; fewer pulls hardly would."
-    if row.price.bottleneck == "downlink":
-        return "Fewer pulls shorten the step, as far as the loss permits."
-    pulling = 1 - (1 - row.pull_ratio) ** advice.workers
-    aligned = format_seconds(advice.aligned_step_seconds)
+def _basis(plan: Plan) -> str:
+    effort, there = plan.effort, sum(choice.reached for choice in plan.weighed)
     return (
-        f"Some worker pulls at {pulling:.0%} of the steps, which takes a round trip. If all "
-        "workers pushed and pulled together every tenth step (--every 10), a step would take "
-        f"{aligned} by the clock; this was not tried."
+        f"Weighed: {effort.trials} pairs of method and step size, by successive halving in the "
+        f"simulator ({effort.steps:,} steps, {effort.seconds:.0f} s); {there} reached the target, "
+        f"within {WITHIN:.0%} of NSGD's lowest loss or as given, in at most {LONGEST} times its "
+        "steps. One seed: differences of a few percent mean little."
     )
 
 
-def _basis(advice: Advice) -> str:
-    if advice.effort is None:
-        return (
-            "This rests on the bounded-gradient bound and the network clock, no trials: the bounds "
-            "are loose and far too pessimistic about low pull ratios."
-        )
-    effort = advice.effort
-    return (
-        f"This rests on short trial runs in the simulator, not on the bounds: {effort.runs} pairs "
-        "of pull ratio and step size started, and the better half of the step sizes continued at "
-        "1/8, 1/4 and 1/2 of the way (successive halving); "
-        f"{effort.steps:,} steps, {effort.seconds:.0f} s. "
-        "One seed: differences of a few percent mean little."
-    )
-
-
-def _theory(advice: Advice) -> str:
-    row = advice.recommended
-    return (
-        f"The theory, for comparison: at r = {row.pull_ratio:g} Theorem 1 admits a step size of at "
-        f"most {row.limits.theorem1:.3g}, the sharper bound {row.limits.proved:.3g} = 1/L; PRLC is "
-        f"stable up to {row.limits.stable:.3g} = 2/L. For the same bound in the least time, "
-        f"Theorem 1 prefers r = {advice.preferred('theorem1'):g}, the sharper bound r = "
-        f"{advice.preferred('bounded_gradients'):g}; both bounds are loose."
-    )
-
-
-def _constants(advice: Advice) -> str:
-    if advice.measured is None:
-        c = advice.constants
-        return (
-            f"Constants as given: L = {c.smoothness:.4g}, sigma^2 = {c.variance:.4g}, G = "
-            f"{c.G:.4g}, gap = {c.initial_gap:.4g}."
-        )
-    m = advice.measured
-    named = (
-        ("L", m.smoothness), (f"sigma^2 (batch of {m.batch_size})", m.variance),
-        ("G", m.gradient_bound), ("gap", m.initial_gap),
-    )  # fmt: skip
-    listed = ", ".join(
-        f"{name} = {each.value:.4g} ({each.low:.4g} to {each.high:.4g})" for name, each in named
-    )
-    cost = f"{m.cost.gradients:,} gradients of a sample, {m.cost.seconds:.1f} s"
-    return " ".join([f"Constants measured: {listed}; cost: {cost}.", *m.notes])
-
-
-def plot(advice: Advice, path: Path | str | None = None, title: str | None = None) -> Figure:
-    """Time to the target and time of a step against the pull ratio; saved if a path is given."""
+def plot(plan: Plan, path: Path | str | None = None, title: str | None = None) -> Figure:
+    """Time against bytes of everything weighed; saved if a path is given."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.5, 5.0), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.set_ylabel(_draw_time(left, advice))
-    right.set_ylabel(_draw_step(right, advice))
-    ratios = [row.pull_ratio for row in advice.rows]
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
-        axes.minorticks_off()
-        axes.set_xlabel("pull ratio r (1 is NSGD)")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0.06, y=0.12)
-        axes.set_ylim(bottom=0)
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize=9
-        )
+    figure = Figure(figsize=(8.0, 5.4), layout="constrained")
+    axes = figure.subplots()
+
+    def draw(choices: list[Choice], label: str, **style: object) -> None:
+        seconds = [choice.cost.seconds for choice in choices]
+        axes.plot([choice.cost.bytes for choice in choices], seconds, label=label, **style)  # type: ignore[arg-type]
+
+    others = [each for each in plan.weighed if each is not plan.nsgd]
+    there = [each for each in others if each.reached]
+    open_ = [each for each in others if not each.reached]
+    dot = {"linestyle": "none", "markersize": 6}
+    draw(open_, "gave up: at the pace so far", marker="o", color=_GREY, alpha=0.35, **dot)
+    draw(there, "reached the target", marker="o", color=_BLUE, **dot)
+    draw([plan.nsgd], "NSGD", marker="s", color="#000000", **dot | {"markersize": 9})
+    ring = {"linestyle": "none", "markersize": 15, "fillstyle": "none", "markeredgewidth": 2.4}
+    draw([plan.chosen], "chosen", marker="o", color=_ORANGE, **ring)
+    axes.axhline(
+        plan.limit_seconds, color=_GREY, linestyle="--", linewidth=1.2, label="compute-only limit"
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("bytes up and down until the target")
+    axes.set_ylabel("simulated seconds until the target")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.annotate(
+        f"{plan.chosen.candidate.method.label}",
+        (plan.chosen.cost.bytes, plan.chosen.cost.seconds),
+        xytext=(12, 12),
+        textcoords="offset points",
+        color=_ORANGE,
+        fontsize=9,
+    )
+    axes.legend(frameon=False, fontsize=9)
     if title:
         figure.suptitle(title, fontsize=12)
     if path is not None:
         figure.savefig(path, dpi=140)
     return figure
-
-
-def _draw_time(axes: Axes, advice: Advice) -> str:
-    reached = [row for row in advice.rows if row.seconds is not None]
-    missed = [row for row in advice.rows if row.seconds is None]
-    scale, unit = time_unit(max(row.seconds or 0.0 for row in reached))
-    axes.plot(
-        [row.pull_ratio for row in reached],
-        [(row.seconds or 0.0) / scale for row in reached],
-        "o-",
-        color="#000000",
-        label="best step size tried" if advice.effort else "the bound's best step size",
-    )
-    nsgd, chosen = advice.nsgd.seconds, advice.recommended
-    if nsgd is not None:
-        axes.axhline(nsgd / scale, color="#777777", linestyle="--", linewidth=1.2, label="NSGD")
-        if missed and advice.effort:
-            axes.plot(
-                [row.pull_ratio for row in missed],
-                [MAX_TIME * nsgd / scale] * len(missed),
-                "^",
-                color="#777777",
-                fillstyle="none",
-                label=f"not within {MAX_TIME:g}x",
-            )
-    if chosen.seconds is not None:
-        axes.plot(
-            chosen.pull_ratio,
-            chosen.seconds / scale,
-            "o",
-            clip_on=False,
-            color="#D55E00",
-            markersize=13,
-            fillstyle="none",
-            markeredgewidth=2.2,
-            label=f"recommended: r = {chosen.pull_ratio:g}",
-        )
-    aim = f"loss {advice.target_loss:.3g}" if advice.effort else "NSGD's bound"
-    axes.set_title(f"simulated time to {aim}", fontsize=11)
-    return unit
-
-
-def _draw_step(axes: Axes, advice: Advice) -> str:
-    ratios = [row.pull_ratio for row in advice.rows]
-    scale, unit = time_unit(max(row.price.seconds_per_step for row in advice.rows))
-    axes.plot(
-        ratios,
-        [row.price.seconds_per_step / scale for row in advice.rows],
-        "o-",
-        color="#000000",
-        label="as it is",
-    )
-    for name, (colour, dashes) in _LINES.items():
-        axes.plot(
-            ratios,
-            [row.price.if_free[name] / scale for row in advice.rows],
-            color=colour,
-            linestyle=dashes,
-            label=f"with {_FREE[name]}",
-        )
-    axes.set_title("time of a step, by the network clock", fontsize=11)
-    return unit

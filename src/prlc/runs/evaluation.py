@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
 from prlc.engines import Job
+from prlc.models import cross_entropy
 
 Metrics = dict[str, float | None]
 
@@ -52,8 +55,14 @@ class Evaluator:
             x, y = x.to(self._job.device), y.to(self._job.device)  # noqa: PLW2901
             output = model(x)
             total += float(self._job.loss(output, y)) * len(x)
-            if isinstance(output, Tensor) and output.ndim == 2 and not y.is_floating_point():
+            if self._are_scores(output, y):
                 counts = True
-                right += int((output.argmax(1) == y).sum())
+                right += int((output.argmax(-1) == y).sum())
         model.train(was_training)
-        return total / len(inputs), right / len(inputs) if counts else None
+        return total / len(inputs), right / targets.numel() if counts else None
+
+    def _are_scores(self, output: object, targets: Tensor) -> TypeGuard[Tensor]:
+        """Whether the output has a score for each class along its last axis."""
+        if not isinstance(output, Tensor) or targets.is_floating_point():
+            return False
+        return output.ndim == 2 or self._job.loss is cross_entropy

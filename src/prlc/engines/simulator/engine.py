@@ -51,12 +51,15 @@ class Simulator(Engine):
         job: Job,
         arrivals: Iterator[Arrival] | None = None,
         execution: Execution | None = None,
+        like: Simulator | None = None,
     ) -> None:
+        """`like`: another with the same model, loss, data and execution, whose traces serve."""
         super().__init__(job, arrivals)
         self.execution = execution or choose_execution(job)
         general = isinstance(job.method, Scheduled) and not self._takes_short_way(job)
         flat = job.flat() if general else None
-        self._workers = StackedWorkers(job, self.execution, flat)
+        alike = None if like is None else like._workers
+        self._workers: StackedWorkers = StackedWorkers(job, self.execution, flat, alike)
         self._n = n = self._workers.num_parameters
         self._optimizers = WorkerOptimizers(
             job.optimizer,

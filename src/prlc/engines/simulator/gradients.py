@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prlc.engines.job import Job, Loss
 from prlc.engines.simulator.tracing import depends_on_data, is_random, simplify
+from prlc.models import cross_entropy
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -93,12 +95,14 @@ class Gradients:
         return [losses.detach(), *dense]
 
     def _all_losses(self, tensors: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = vmap(self._outputs, randomness="different")(tensors, inputs)
-        if self._plain_cross_entropy and outputs.ndim == 3:
-            # Under vmap the loss falls apart into a dozen small operations; sample by sample it
+        with sdpa_kernel(SDPBackend.MATH):  # vmap knows attention as products alone
+            outputs = vmap(self._outputs, randomness="different")(tensors, inputs)
+        last_axis = outputs.ndim == 3 or self._loss is cross_entropy  # that of the classes
+        if self._plain_cross_entropy and last_axis:
+            # Under vmap the loss falls apart into a dozen small operations; target by target it
             # is the same for one stack of samples as for many.
-            flat = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-            return flat.view(targets.shape).mean(1)
+            flat = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+            return flat.view(len(targets), -1).mean(1)
         losses: Tensor = vmap(self._loss, randomness="different")(outputs, targets)
         return losses
 
@@ -152,7 +156,7 @@ class Gradients:
 
 def _is_cross_entropy(loss: Loss) -> bool:
     """Whether `loss` is the plain mean cross entropy over class numbers."""
-    if loss is F.cross_entropy:
+    if loss is F.cross_entropy or loss is cross_entropy:
         return True
     return (
         type(loss) is nn.CrossEntropyLoss

@@ -61,8 +61,14 @@ class Part(NamedTuple):
 class StackedWorkers:
     """The models of all workers: one matrix per tensor of the model, with a row per worker."""
 
-    def __init__(self, job: Job, execution: Execution, flat: FlatModel | None = None) -> None:
-        """`flat`: also keep all models as one matrix, in row-major order."""
+    def __init__(
+        self,
+        job: Job,
+        execution: Execution,
+        flat: FlatModel | None = None,
+        like: StackedWorkers | None = None,
+    ) -> None:
+        """`flat`: also keep all models as one matrix, in row-major order. `like`: see Simulator."""
         self.job = job
         P, size = job.num_workers, min(execution.chunk, job.num_workers)
         data = job.data.to(job.device)
@@ -76,8 +82,13 @@ class StackedWorkers:
         self._lookahead = (0, 0)
         model = copy.deepcopy(job.model).to(job.device)
         self.num_parameters = len(list(model.parameters()))
-        self._function = Gradients(job, vectorise=execution.vectorise)
-        self._function_of_one = Gradients(job, vectorise=False)
+        self._function: Gradients
+        self._function_of_one: Gradients
+        if like is None:
+            self._function = Gradients(job, vectorise=execution.vectorise)
+            self._function_of_one = Gradients(job, vectorise=False)
+        else:
+            self._function, self._function_of_one = like._function, like._function_of_one
         self._form = flat
         self._copies = flat is not None and any(t.dtype != flat.dtype for t in travelling(model))
         with fixed_seed(job, 0):

@@ -1,0 +1,288 @@
+"""The search: NSGD's best step size sets the target; then successive halving over the family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from prlc.errors import ConfigError
+from prlc.methods import NSGD, Scheduled
+from prlc.methods.check import check_optimizer_at
+from prlc.network import Network
+from prlc.planner.cost import Cost, Price
+from prlc.planner.family import STEP_SIZES
+from prlc.planner.trials import Candidate, Trial, Trials
+
+LONGEST = 2  # a trial, in multiples of NSGD's steps
+LENGTHS = (1.0, 1.4, 2.0)  # the same, where the step size follows a schedule to the end of the run
+RUNGS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better half goes on
+WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
+
+_NSGD_RUNGS = (1 / 8, 1 / 2, 1.0)
+_NSGD_STEP_SIZES = (4.0, 1.0, 0.25, 0.06, 0.016, 0.004, 0.001)
+_MOST_CLIMBS = 5  # halvings or doublings of a step size beyond those that it began with
+_TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate, and what it costs to reach the target."""
+
+    candidate: Candidate
+    steps: int
+    """Until it was there; if it was not, as far as it was tried."""
+    cost: Cost
+    """If it was not there: what it would cost at the pace so far."""
+    loss: float
+    reached: bool
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """How far the search is: which round, how many of its trials are over, the best cost so far."""
+
+    label: str
+    done: int
+    total: int
+    best: Cost | None = None
+
+
+OnSearch = Callable[[SearchProgress], None]
+
+
+class Search:
+    """Looks for the candidate that reaches a loss at the least cost."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        network: Network,
+        goal: str,
+        *,
+        optimizer_at: str | None = None,
+        step_sizes: Sequence[float] | None = None,
+        target: float | None = None,
+        on_search: OnSearch | None = None,
+    ) -> None:
+        """`optimizer_at`: None for wherever a method lets it run, the server if it may."""
+        self._trials, self._network, self._goal = trials, network, goal
+        self._optimizer_at, self._given, self._wanted = optimizer_at, step_sizes, target
+        self._on_search = on_search or (lambda _: None)
+        self._prices: dict[tuple[Scheduled, str, int], Price] = {}
+        self._constant = trials.schedule == "constant"
+
+    # ---- the target --------------------------------------------------------------------------
+
+    @cached_property
+    def nsgd(self) -> Choice:
+        """NSGD at the step size with the lowest loss, or soonest at a given target."""
+        at, T = self._place(NSGD()), self._trials.steps
+        if at is None:
+            raise ConfigError(f"NSGD does not run with the optimizer on the {self._optimizer_at}.")
+
+        def score(lr: float, until: int = T) -> tuple[float, float]:
+            trial = self._trials(Candidate(NSGD(), at, lr, T))
+            soonest = None if self._wanted is None else trial.reaches(self._wanted, until)
+            return (math.inf if soonest is None else soonest, min(trial.losses(until)))
+
+        left = sorted(self._given or _NSGD_STEP_SIZES)
+        for number, rung in enumerate(_NSGD_RUNGS):
+            self._on_search(SearchProgress("NSGD", number, len(_NSGD_RUNGS)))
+            left.sort(key=lambda lr: score(lr, math.ceil(rung * T)))
+            left = left[: max(2, math.ceil(len(left) / 2))]
+        best = left[0] if self._given else _climbed(left[0], score)
+        self._on_search(SearchProgress("NSGD", len(_NSGD_RUNGS), len(_NSGD_RUNGS)))
+        return self._nsgd_at(self._trials(Candidate(NSGD(), at, best, T)))
+
+    def _nsgd_at(self, trial: Trial) -> Choice:
+        T, candidate = self._trials.steps, trial.candidate
+        losses = trial.losses(T)
+        start, lowest = losses[0], min(losses)
+        if self._wanted is not None and not self._wanted < start:
+            raise ConfigError(
+                f"The target loss {self._wanted:g} should be below {start:.4g}, the loss at the "
+                "start: give a smaller one."
+            )
+        if not lowest < start:
+            raise ConfigError(
+                f"No step size tried lowered the loss of {start:.4g} in {T} steps of NSGD. Give "
+                "other step sizes (--lr) or more steps."
+            )
+        target = lowest + WITHIN * abs(lowest) if self._wanted is None else self._wanted
+        reached = trial.reaches(target, T)
+        if reached is None:
+            raise ConfigError(
+                f"NSGD did not reach the target loss {target:g} in {T} steps; its lowest was "
+                f"{lowest:.4g}. Give a higher target or more steps."
+            )
+        steps = reached if self._constant else candidate.steps
+        self.target = target
+        loss = trial.losses(steps)[-1]
+        return Choice(candidate, steps, self._exact(candidate, steps), loss, reached=True)
+
+    @cached_property
+    def _pace(self) -> dict[float, int]:
+        """The losses at which NSGD was lower than ever before, and their steps."""
+        trial = self._trials(self.nsgd.candidate)
+        pace: dict[float, int] = {}
+        for number, loss in enumerate(trial.losses(self._trials.steps)):
+            if not pace or loss < min(pace):
+                pace[loss] = number * trial.every
+        return pace
+
+    def _progress(self, loss: float) -> float:
+        """The share of NSGD's way to the target after which it has this loss."""
+        steps = np.interp(
+            [-loss, -self.target], [-each for each in self._pace], [*self._pace.values()]
+        )
+        return float(steps[0] / steps[1])
+
+    # ---- the family --------------------------------------------------------------------------
+
+    def run(self, methods: Mapping[Scheduled, float], most_trials: int) -> list[Choice]:
+        """All that were weighed; the chosen one first, then NSGD."""
+        weighed = {self.nsgd.candidate: self.nsgd}
+        alive = self._begin(methods, most_trials)
+        for number, rung in enumerate(RUNGS):
+            label, still_open = f"round {number + 1} of {len(RUNGS)}", []
+            for done, candidate in enumerate(alive):
+                best = self._cheapest(weighed)
+                self._on_search(SearchProgress(label, done + 1, len(alive), best.cost))
+                found = self._weigh(candidate, rung, best)
+                if found is not None:
+                    weighed[candidate] = found
+                    still_open += [] if found.reached else [found]
+            alive = [choice.candidate for choice in self._better_half(still_open)]
+        if not self._given:
+            self._climb(self._cheapest(weighed), weighed)
+        chosen = self._choose(weighed)
+        rest = [each for each in weighed.values() if each not in (chosen, self.nsgd)]
+        return list(dict.fromkeys([chosen, self.nsgd, *sorted(rest, key=self._of)]))
+
+    def _cheapest(self, weighed: Mapping[Candidate, Choice]) -> Choice:
+        return min((choice for choice in weighed.values() if choice.reached), key=self._of)
+
+    def _better_half(self, choices: list[Choice]) -> list[Choice]:
+        """Those that the fewest others beat both in price and in progress, step by step.
+
+        So neither the cheapest, which may never get there, crowd out the fastest, nor the other way
+        round.
+        """
+        pace = np.array([self._progress(each.loss) / each.steps for each in choices])
+        price = np.array([self._of(each) for each in choices]) * pace
+        beaten = [int(((price < p) & (pace > q)).sum()) for p, q in zip(price, pace, strict=True)]
+        order = sorted(range(len(choices)), key=lambda k: (beaten[k], self._of(choices[k])))
+        return [choices[k] for k in order[: math.ceil(len(choices) / 2)]]
+
+    def _begin(self, methods: Mapping[Scheduled, float], most: int) -> list[Candidate]:
+        """The candidates at their first step sizes: those that go together, evenly thinned."""
+        T, found = self._trials.steps, []
+        for method, step in methods.items():
+            at = self._place(method)
+            if at is None or method == NSGD():
+                continue
+            lengths = (LONGEST,) if self._constant else LENGTHS
+            own = [self.nsgd.candidate.lr * step * factor for factor in STEP_SIZES]
+            for length in lengths:
+                every = self._trials(Candidate(method, at, 1.0, T)).every
+                steps = math.ceil(length * T / every) * every
+                if method.delay < steps:
+                    found += [Candidate(method, at, lr, steps) for lr in self._given or own]
+        if len(found) > most:
+            found.sort(key=lambda each: self._price(each).after(T).of(self._goal))
+        kept = np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int)
+        return [found[k] for k in kept]
+
+    def _weigh(self, candidate: Candidate, rung: float, best: Choice) -> Choice | None:
+        """Train up to a rung; None if it diverges, or is already dearer than the best."""
+        trial, price, most = self._trials(candidate), self._price(candidate), _TIE * self._of(best)
+        every = trial.every
+        wanted = until = max(1, math.floor(rung * candidate.steps / every)) * every
+        if not self._constant and price.after(candidate.steps).of(self._goal) > most:
+            return None
+        while until > 0 and price.after(until).of(self._goal) > most:
+            until -= every
+        if until == 0:
+            return None
+        if self._constant:
+            steps = trial.reaches(self.target, until)
+        else:
+            ends = until == candidate.steps
+            steps = until if ends and trial.losses(until)[-1] <= self.target else None
+        if steps is not None:
+            cost = self._exact(candidate, steps)
+            return Choice(candidate, steps, cost, trial.losses(steps)[-1], reached=True)
+        lowest, progress = min(trial.losses(until)), self._progress(min(trial.losses(until)))
+        if until < wanted or progress <= 0 or not math.isfinite(trial.losses(until)[-1]):
+            return None
+        cost = price.after(until).times(1 / progress)
+        if not self._constant:
+            whole = price.after(candidate.steps)
+            cost = Cost(max(cost.seconds, whole.seconds), max(cost.bytes, whole.bytes))
+        return Choice(candidate, until, cost, lowest, reached=False)
+
+    def _climb(self, best: Choice, weighed: dict[Candidate, Choice]) -> None:
+        """Try step sizes beyond those that the best began with, while they are better."""
+
+        def score(lr: float) -> float:
+            candidate = replace(best.candidate, lr=lr)
+            found = weighed.get(candidate) or self._weigh(candidate, 1.0, best)
+            if found is None or not found.reached:
+                return math.inf
+            weighed[candidate] = found
+            return self._of(found)
+
+        if best is not self.nsgd:
+            _climbed(best.candidate.lr, score)
+
+    def _choose(self, weighed: Mapping[Candidate, Choice]) -> Choice:
+        """The cheapest, or of those about as cheap the one that saves most of the other."""
+        most = _TIE * self._of(self._cheapest(weighed))
+        other = "bytes" if self._goal == "time" else "time"
+        tied = [each for each in weighed.values() if each.reached and self._of(each) <= most]
+        return min(tied, key=lambda choice: (choice.cost.of(other), self._of(choice)))
+
+    # ---- costs -------------------------------------------------------------------------------
+
+    def _of(self, choice: Choice) -> float:
+        return choice.cost.of(self._goal)
+
+    def _price(self, candidate: Candidate) -> Price:
+        key = candidate.method, candidate.optimizer_at, candidate.steps
+        if key not in self._prices:
+            self._prices[key] = Price(self._trials(candidate).job, self._network)
+        return self._prices[key]
+
+    def _exact(self, candidate: Candidate, steps: int) -> Cost:
+        """The cost of a run of so many steps, with its end."""
+        job = self._trials.job(replace(candidate, steps=steps))
+        return Price(job, self._network).after(steps)
+
+    def _place(self, method: Scheduled) -> str | None:
+        """Where the optimizer runs; None if it cannot."""
+        places = ["server", "workers"] if self._optimizer_at is None else [self._optimizer_at]
+        if self._optimizer_at is None and self._trials.config.optimizer == "sgd":
+            places = ["workers"]  # its step is the same at either place
+        for place in places:
+            try:
+                check_optimizer_at(place, method, server_optimizer=method.server != "add")
+            except ConfigError:
+                continue
+            return place
+        return None
+
+
+def _climbed(lr: float, score: Callable[[float], float | tuple[float, float]]) -> float:
+    """The step size, doubled or halved while that lowers its score."""
+    best = score(lr)
+    for factor in (2.0, 0.5):
+        for _ in range(_MOST_CLIMBS):
+            found = score(lr * factor)
+            if not found < best:  # type: ignore[operator]
+                break
+            lr, best = lr * factor, found
+    return lr

@@ -1,0 +1,212 @@
+"""A plan: near the best of a full grid, true of the run that it proposes, repeatable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import prlc
+from prlc.data import Dataset, load_digits
+from prlc.errors import ConfigError
+from prlc.models import build
+from prlc.network import Network
+from prlc.planner import Candidate, Plan, Price, render
+from prlc.planner.family import candidates
+
+from .conftest import QUICK
+
+Quick = Callable[..., Plan]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": "wan"},
+        {"network": "wan", "goal": "bytes"},
+        {"network": "mobile", "goal": "bytes", "schedule": "cosine"},
+        {"network": "wan", "optimizer": "adamw"},
+        {"network": "wan", "optimizer": "adamw", "goal": "bytes", "partition": "dirichlet:0.3"},
+    ],
+    ids=lambda changes: " ".join(map(str, changes.values())),
+)
+def test_the_run_that_a_plan_proposes_costs_what_it_says(
+    quick: Quick, model: nn.Module, digits: Dataset, changes: dict[str, Any]
+) -> None:
+    plan = quick(**changes)
+    chosen, nsgd = plan.chosen, plan.nsgd
+    same = {name: QUICK[name] for name in ("workers", "batch_size", "execution")}
+    run = prlc.train(
+        model, F.cross_entropy, digits, **plan.settings, **same,
+        network=changes["network"], partition=changes.get("partition", "iid"),
+    )  # fmt: skip
+    assert run.summary["train_loss"] <= plan.target_loss
+    assert run.summary["train_loss"] == pytest.approx(chosen.loss)
+    assert run.summary["simulated_seconds"] == chosen.cost.seconds
+    assert run.summary["bytes_up"] + run.summary["bytes_down"] == chosen.cost.bytes
+    goal = changes.get("goal", "time")
+    assert chosen.cost.of(goal) < nsgd.cost.of(goal)
+    assert plan.limit_seconds < nsgd.cost.seconds
+
+
+def test_gradients_go_to_the_server_where_a_method_allows_it(quick: Quick) -> None:
+    plan = quick(optimizer="adamw", network="wan")
+    places = {each.candidate.method.label: each.candidate.optimizer_at for each in plan.weighed}
+    assert places["NSGD"] == "server"
+    assert places["Local SGD H=5"] == "workers"
+    plan = quick(optimizer="adamw", optimizer_at="server", learning_rates=(0.01,))
+    assert {each.candidate.optimizer_at for each in plan.weighed} == {"server"}
+    # Plain SGD takes the same step at either place.
+    assert {each.candidate.optimizer_at for each in quick().weighed} == {"workers"}
+
+
+def test_the_same_seed_repeats_and_trials_can_be_shared(quick: Quick) -> None:
+    first, second, other = (quick(seed=seed) for seed in (1, 1, 2))
+    assert first == second
+    assert first.target_loss != other.target_loss
+    shared = quick(seed=1, network="wan")  # trains further or less far
+    again = quick(seed=1, trials=shared.trials)
+    assert again.weighed == first.weighed
+    assert again.effort.steps < first.effort.steps
+    with pytest.raises(ConfigError, match="a plan with other settings"):
+        quick(seed=2, trials=shared.trials)
+
+
+def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:
+    methods = ["local-sgd:{H}:up={small}:down={small}"]
+    whole = quick(methods=methods, network="wan")
+    few = quick(methods=methods, network="wan", most_trials=6)
+    assert len(few.weighed) <= 7 < len(whole.weighed)
+    assert few.effort.steps < whole.effort.steps
+    assert len({each.candidate.method for each in few.weighed}) > 3
+
+
+def test_a_target_may_be_given(quick: Quick) -> None:
+    free = quick()
+    nearer = quick(target_loss=free.target_loss * 1.5)
+    assert nearer.target_loss == free.target_loss * 1.5
+    assert nearer.nsgd.steps < free.nsgd.steps
+
+
+def test_nsgd_is_chosen_where_nothing_else_is_cheaper(quick: Quick) -> None:
+    slow = {"step_seconds": 1.0}  # nothing is saved by not pulling
+    plan = quick(network=slow, methods=["pr:0.05"], partition="shards:2")
+    assert plan.chosen is plan.nsgd
+    assert "Nothing tried is cheaper" in render.sentences(plan)[0]
+    assert plan.limit_seconds == pytest.approx(plan.nsgd.cost.seconds)
+    assert plan.saved_if_free["compute"] == pytest.approx(1.0)
+
+
+def test_a_model_and_a_loader_of_ones_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    inputs = torch.randn(120, 6)
+    targets = inputs[:, :1] * inputs[:, 1:2]
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=7, shuffle=True)
+    settings = {**QUICK, "methods": ["local-sgd:{H}"], "network": "wan"}
+    by_loader = prlc.plan(model, F.mse_loss, loader, **settings)
+    assert by_loader == prlc.plan(model, F.mse_loss, (inputs, targets), **settings)
+    assert by_loader.chosen.candidate.method.name == "local-sgd"
+
+
+def test_json_is_json(quick: Quick) -> None:
+    plan = quick(network="wan")
+    content = plan.as_json()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert {"method", "seconds", "bytes", "limit_seconds", "nsgd_seconds", "nsgd_bytes"} <= {
+        *content
+    }
+    assert content["method"] == str(plan.chosen.candidate.method)
+    assert content["weighed"][0]["seconds"] == content["seconds"]
+
+
+def test_the_words_say_what_matters(quick: Quick) -> None:
+    plan = quick(network="wan")
+    said = " ".join(render.sentences(plan))
+    label = plan.chosen.candidate.method.label
+    for part in (f"Chosen for time: {label}", "of NSGD's", "infinitely fast network", "latency"):
+        assert part in said
+    rows = render.best_of_each(plan)
+    assert rows[0] is plan.chosen
+    assert rows[-1] is plan.nsgd
+    assert len({row.candidate.method for row in rows}) == len(rows)
+
+
+def test_the_picture_marks_the_choice(quick: Quick) -> None:
+    plan = quick(network="wan")
+    (axes,) = plan.plot().axes
+    drawn = {
+        str(line.get_label()): np.column_stack([line.get_xdata(), line.get_ydata()]).tolist()
+        for line in axes.get_lines()
+    }
+    for name, choice in (("chosen", plan.chosen), ("NSGD", plan.nsgd)):
+        assert drawn[name] == [[choice.cost.bytes, choice.cost.seconds]]
+    dots = [*drawn["reached the target"], *drawn["gave up: at the pace so far"]]
+    assert len(dots) == len(plan.weighed) - 1  # but NSGD
+    assert drawn["chosen"][0] in dots
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"goal": "money"}, "`goal` must be one of time, bytes but is 'money'"),
+        ({"learning_rates": (-1.0,)}, "learning rate must be a positive number"),
+        ({"learning_rates": ()}, "at least one learning rate"),
+        ({"learning_rates": (1e36,)}, "No step size tried lowered the loss"),
+        ({"target_loss": 9.0}, "should be below"),
+        ({"target_loss": 0.0}, "NSGD did not reach the target loss 0 in 40 steps"),
+        ({"steps": 3}, "at least 8 steps"),
+        ({"most_trials": 0}, "at least 1 trial"),
+        ({"optimizer_at": "moon"}, "must be one of workers, server"),
+        ({"workers": 0}, "workers must be a whole number"),
+        ({"network": "moon"}, "moon"),
+        ({"schedule": "moon"}, "no schedule 'moon'"),
+    ],
+)
+def test_bad_input_gets_a_sentence(quick: Quick, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        quick(**changes)
+
+
+@pytest.mark.slow
+def test_the_choice_is_near_the_best_of_an_exhaustive_grid() -> None:
+    """Every method of the family at more step sizes than a plan begins with, in full."""
+    digits = load_digits()
+    model = build("logistic", digits.sample_shape, digits.num_classes, 0)
+    settings: dict[str, Any] = {"steps": 100, "execution": prlc.Execution(20, 1)}
+    goals = [(name, goal) for name in ("paper", "wan", "mobile") for goal in ("time", "bytes")]
+    plans: dict[tuple[str, str], Plan] = {}
+    trials = None
+    for name, goal in goals:
+        plans[name, goal] = prlc.plan(
+            model, F.cross_entropy, digits, network=name, goal=goal, trials=trials, **settings
+        )
+        trials = plans[name, goal].trials
+    assert trials is not None
+    first = plans["paper", "time"]
+    best = dict.fromkeys(goals, math.inf)
+    for method in candidates():
+        prices: dict[str, Price] = {}
+        for factor in (2.0, 1.0, 0.5, 0.25, 0.125):
+            lr = first.nsgd.candidate.lr * factor
+            trial = trials(Candidate(method, "workers", lr, 200))
+            steps = trial.reaches(first.target_loss, 200)
+            trial.release()
+            if steps is None:
+                continue
+            for name, goal in goals:
+                price = prices.setdefault(name, Price(trial.job, Network.of(name)))
+                best[name, goal] = min(best[name, goal], price.after(steps).of(goal))
+    for (name, goal), plan in plans.items():
+        assert plan.target_loss == first.target_loss
+        assert plan.chosen.cost.of(goal) <= 1.25 * best[name, goal], (name, goal, best)
+    # The question has more than one answer: networks and goals differ in what they prefer.
+    assert len({plan.chosen.candidate.method for plan in plans.values()}) > 1
