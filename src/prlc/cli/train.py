@@ -21,6 +21,7 @@ from prlc.methods import Method, parse_method
 from prlc.report import rich_table
 from prlc.runs.config import usual_method
 from prlc.runs.folder import RunFolder, fresh_folder
+from prlc.schema import FormError, Table, check, of_settings
 from prlc.text import names_a_file
 from prlc.units import parse_seconds
 
@@ -219,12 +220,13 @@ def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:
             f"{run.path} was begun by a Python program, not by `prlc train`. Resume it there, with "
             "prlc.train(..., folder=..., resume=True)."
         )
-    shared, own = ([f.name for f in dataclasses.fields(kind)] for kind in (o.Request, _Own))
-    if sorted(command) != sorted([*shared, *own]):
+    both = of_settings(o.Request).fields, of_settings(_Own).fields
+    try:
+        check(command, Table({**both[0], **both[1]}), "command")
+    except FormError as error:
         raise RunError(
             f"{run.path / 'config.json'} was written by another version of prlc, or changed by "
-            "hand: its `command` has other settings than this version's. Resume the run with the "
-            "version that wrote it, or begin anew."
-        )
-    request = o.Request(**{name: command[name] for name in shared})
-    return request, _Own(**{name: command[name] for name in own})
+            f"hand: {error}. Resume the run with the version that wrote it, or begin anew."
+        ) from None
+    request = o.Request(**{name: command[name] for name in both[0]})
+    return request, _Own(**{name: command[name] for name in both[1]})

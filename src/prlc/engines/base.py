@@ -20,6 +20,7 @@ from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
 from prlc.network.clock import Arrival
 from prlc.network.timeline import Timeline
 from prlc.network.traffic import Counts
+from prlc.schema import Form, Like
 
 if TYPE_CHECKING:
     from prlc.engines.processes.cluster import Cluster
@@ -132,6 +133,10 @@ class Engine(ABC):
             "traffic": self.traffic.state(),
             "engine": self._own_state(),
         }
+
+    def state_form(self) -> Form:
+        """The form of a state that this engine, still at its start, can load."""
+        return Like(self.state())
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""

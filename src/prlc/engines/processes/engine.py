@@ -23,6 +23,7 @@ from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import Asynchronous, Lazy, Scheduled
 from prlc.network.traffic import Counts
 from prlc.optim.optimizers import make, set_lr
+from prlc.schema import TEXT, WHOLE, Form, Like, Table
 
 Pace = Callable[[int, int], float]
 """The seconds that a worker's step takes at least."""
@@ -174,6 +175,15 @@ class Distributed(Engine):
 
     def _own_state(self) -> dict[str, Any]:
         return {"layout": self._peer.connection.layout.name, **(self._peer.saved or {})}
+
+    def state_form(self) -> Form:
+        """Each rank checks its own part: here, that there is one for everybody."""
+        layout = self._peer.connection.layout
+        counts = {"shards": len(layout.servers), "workers": len(layout.workers)}
+        parts = {name: Like([None] * count) for name, count in counts.items()}
+        traffic = Like(self.traffic.state())
+        own = Table({"layout": TEXT}, parts)
+        return Table({"steps_done": WHOLE, "traffic": traffic, "engine": own})
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
         layout = self._peer.connection.layout.name
