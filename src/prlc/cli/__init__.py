@@ -17,6 +17,7 @@ from prlc.cli.report import report
 from prlc.cli.reproduce import reproduce
 from prlc.cli.testbed import bed
 from prlc.cli.train import train
+from prlc.engines.processes.connection import refuse
 from prlc.errors import PrlcError
 
 app = typer.Typer(
@@ -55,6 +56,8 @@ def main() -> None:
         app()
     except PrlcError as error:
         who = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
+        if who:
+            refuse(error)
         console.print(f"[bold red]error{who}:[/bold red] {_plain(error)}", highlight=False)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -225,8 +225,8 @@ class Runtime(ABC):
         """The device that this process computes on, given the requested one."""
         return name
 
-    def connect(self, job: Job) -> None:  # noqa: B027 (a single process has nobody to join)
-        """Join the other processes of the run."""
+    def connect(self, job: Job, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Join the other processes of the run, if any; all must have the same settings."""
 
     @property
     def leads(self) -> bool:

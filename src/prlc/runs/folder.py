@@ -27,6 +27,7 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,8 @@ class RunFolder:
             fresh.replace(newest)
 
         content = buffer.getbuffer()
-        self._write(NEWEST, content, seal(content), replace=replace)
+        with ThreadPoolExecutor(1) as beside:  # while the content is being written
+            self._write(NEWEST, content, beside.submit(seal, content).result, replace=replace)
 
     def load_checkpoint(self, form: Table) -> dict[str, Any] | None:
         """The newest checkpoint, or None if none was written. Puts metrics.csv back to it."""
@@ -395,17 +397,18 @@ class RunFolder:
     def _write(
         self,
         name: str,
-        *content: bytes | memoryview,
+        content: bytes | memoryview,
+        end: Callable[[], bytes] = bytes,
         replace: Callable[[Path], None] | None = None,
         flush: bool = True,
     ) -> None:
-        """Write a file atomically: it exists whole or not at all."""
+        """Write a file, and what `end` gives then, atomically: it exists whole or not at all."""
         target, fresh = self.path / name, self.path / f".{name.lstrip('.')}.writing"
         with _disk(self.path):
             try:
                 with fresh.open("wb") as file:
-                    for part in content:
-                        file.write(part)
+                    file.write(content)
+                    file.write(end())
                     if flush:
                         file.flush()
                         os.fsync(file.fileno())

@@ -27,7 +27,7 @@ from prlc.network.timeline import Timeline
 from prlc.runs.config import Config
 from prlc.runs.evaluation import Evaluator, Metrics
 from prlc.runs.folder import RunFolder
-from prlc.runs.jobs import make_job
+from prlc.runs.jobs import deciding, make_job
 from prlc.runs.tensorboard import BoardWriter
 from prlc.schema import NOTHING, NUMBER, PLAIN, SECONDS, WHOLE, Like, ListOf, Table, Value, check
 
@@ -91,7 +91,9 @@ class Training:
         )
         self._evaluator = Evaluator(self._job, config.eval_samples)
         self._timeline = self._job.timeline(config.network)
-        self._runtime.connect(self._job)
+        several = self._runtime.multi_process
+        settings = deciding(config, self._job, self._cadence) if several else {}
+        self._runtime.connect(self._job, settings)
         self._folder: RunFolder | None = None
         self._board: BoardWriter | None = None
         self._batch_losses: list[float] = []

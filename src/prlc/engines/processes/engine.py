@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,9 @@ class ProcessRuntime(Runtime):
     def device(self, name: str) -> str:
         return str(local_device(name))
 
-    def connect(self, job: Job) -> None:
+    def connect(self, job: Job, settings: Mapping[str, Any]) -> None:
         cluster = self._cluster
-        self._connection = connect(cluster.layout, cluster.peer_timeout, job.device)
+        self._connection = connect(cluster.layout, cluster.peer_timeout, job.device, settings)
         workers = len(self._connection.layout.workers)
         if workers != job.num_workers:
             raise ConfigError(
