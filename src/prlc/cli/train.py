@@ -64,6 +64,8 @@ def train(
     window: o.Window = 4,
     peer_timeout: o.PeerTimeout = "10min",
     on_bad_update: o.OnBadUpdate = "stop",
+    on_long_update: o.OnLongUpdate = "warn",
+    length_bound: o.LengthBound = 100.0,
     record_timeline: o.RecordTimeline = False,
     emulate_compute: o.EmulateCompute = False,
     as_json: o.AsJson = False,
@@ -95,6 +97,8 @@ def train(
         window=window,
         peer_timeout=peer_timeout,
         on_bad_update=on_bad_update,
+        on_long_update=on_long_update,
+        length_bound=length_bound,
         record_timeline=record_timeline,
         emulate_compute=emulate_compute,
     )
@@ -144,6 +148,8 @@ class _Own:
     window: int = 4
     peer_timeout: str = "10min"
     on_bad_update: str = "stop"
+    on_long_update: str = "warn"
+    length_bound: float = 100.0
     record_timeline: bool = False
     emulate_compute: bool = False
 
@@ -153,6 +159,8 @@ class _Own:
             window=self.window,
             peer_timeout=parse_seconds(self.peer_timeout),
             on_bad_update=self.on_bad_update,
+            on_long_update=self.on_long_update,
+            length_bound=self.length_bound,
             record_timeline=self.record_timeline,
             emulate_compute=self.emulate_compute,
         )

@@ -21,6 +21,7 @@ from torch import nn
 
 from prlc.data import Dataset
 from prlc.engines import Assignment, Cadence, Engine, Loss, Outcome
+from prlc.engines.roles.rule import check_model
 from prlc.engines.simulator.execution import use_threads
 from prlc.methods import Method
 from prlc.network.timeline import Timeline
@@ -209,6 +210,8 @@ class Training:
 
     def _evaluate(self, engine: Engine, evaluate: Callable[[nn.Module], Metrics]) -> Metrics:
         engine.copy_global_model(self._model)
+        numbers = [t for t in self._model.state_dict().values() if t.is_floating_point()]
+        check_model(numbers, engine.steps_done)
         execution = engine.execution
         with use_threads(execution.threads) if execution else contextlib.nullcontext():
             return evaluate(self._model)

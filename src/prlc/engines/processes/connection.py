@@ -104,7 +104,8 @@ class Connection:
         if self.wire.liveness is not None:
             self.wire.liveness.stop()
         if self.leaves:
-            dist.destroy_process_group()
+            with suppress(RuntimeError):  # others may have left before
+                dist.destroy_process_group()
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -77,6 +77,8 @@ class ProcessRuntime(Runtime):
             steps=cadence.steps,
             window=cluster.window,
             on_bad_update=cluster.on_bad_update,
+            on_long_update=cluster.on_long_update,
+            length_bound=cluster.length_bound,
             lr=job.lr,
             weights=job.weights(),
             rule=job.rule(),

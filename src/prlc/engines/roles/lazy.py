@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from prlc.engines.roles.packing import Vector, distance_sq, is_finite
-from prlc.engines.roles.rule import ServerRule, Shard
+from prlc.engines.roles.rule import ServerRule, Shard, check_model
 from prlc.errors import DivergedError
 from prlc.methods import Lazy, Mask
 from prlc.optim.optimizers import RuleSettings
@@ -68,6 +68,7 @@ class LazyServerRole:
                 flat.add_(part / len(self._buffers))
         before = self._copy()
         self.rule.apply(total, lr)
+        check_model(self.shard.values, step)
         now = self.shard.split(self.shard.values)[0]
         distances = [distance_sq(now, seen) for seen in self._seen] or [0.0] * P
         changes = np.nan_to_num(self._changes)
@@ -141,7 +142,8 @@ class LazyWorkerRole:
                     self._history,
                 )
             )
-            if not bool(self._method.worthwhile(change, smoothness, history)):
+            known = bool(change.isfinite())  # otherwise the server shall see it, and refuse it
+            if known and not bool(self._method.worthwhile(change, smoothness, history)):
                 return False
         self._gradient = gradient
         return True

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from prlc.draws import Purpose
 from prlc.encodings import Draw
+from prlc.engines.roles.lengths import Lengths, TooLong, length_of
 from prlc.engines.roles.packing import Packing, Vector, is_finite
-from prlc.engines.roles.rule import ServerRule, Shard
+from prlc.engines.roles.rule import ServerRule, Shard, check_model
 from prlc.engines.roles.scheduled import Codec, RoleSettings
 from prlc.errors import DivergedError
 from prlc.methods import Turn
@@ -102,21 +103,33 @@ class ScheduledServerRole:
         """
         if not self._messages or is_finite(self._total):
             return []
-        numbers = {
-            worker: [part for part in message if part.is_floating_point()]
-            for worker, message in self._messages.items()
-        }
-        if self.settings.encodes:
-            for worker, message in self._messages.items():
-                decoded = [torch.zeros_like(flat) for flat in self._total[: len(self._pieces)]]
-                for block, into in enumerate(decoded):
-                    codes = self._up.decode(self._up.part(message[0], block), block)
-                    self._up.add(codes, into)
-                numbers[worker] += decoded
-        bad = [worker for worker, parts in numbers.items() if not is_finite(parts)]
+        bad = [worker for worker in self._messages if not is_finite(self._numbers(worker))]
         if not bad:
             raise DivergedError(min(self._messages), step, "sum of updates with that")
         return bad
+
+    def long_messages(self, lengths: Lengths) -> list[TooLong]:
+        """The pushes that are longer than they may be."""
+        if not self._messages:
+            return []
+        weight = sum(self.settings.weight(worker) for worker in self._messages)
+        return lengths.check_step(
+            length_of(self._total),
+            weight,
+            lambda: {worker: length_of(self._numbers(worker)) for worker in self._messages},
+        )
+
+    def _numbers(self, worker: int) -> Vector:
+        """A worker's push, decoded."""
+        message = self._messages[worker]
+        numbers = [part for part in message if part.is_floating_point()]
+        if self.settings.encodes:
+            decoded = [torch.zeros_like(flat) for flat in self._total[: len(self._pieces)]]
+            for block, into in enumerate(decoded):
+                codes = self._up.decode(self._up.part(message[0], block), block)
+                self._up.add(codes, into)
+            numbers += decoded
+        return numbers
 
     @torch.no_grad()
     def leave_out(self, workers: Sequence[int], step: int) -> None:
@@ -142,6 +155,7 @@ class ScheduledServerRole:
             if self._method.down.what == "mean":
                 self._encode_mean(step)
         self.rule.apply(self._total, lr)
+        check_model(self.shard.values, step)
         if self._flat is None or self._method.down.what != "gather":
             self._messages = {}
 
