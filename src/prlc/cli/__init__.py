@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import prlc
 from prlc.cli.compare import compare
+from prlc.cli.lines import printable
 from prlc.cli.methods import methods
 from prlc.cli.plan import plan
 from prlc.cli.report import report
@@ -58,13 +60,9 @@ def main() -> None:
         who = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
         if who:
             refuse(error)
-        console.print(f"[bold red]error{who}:[/bold red] {_plain(error)}", highlight=False)
+        said = " ".join(printable(line) for line in str(error).splitlines())
+        console.print(Text.assemble((f"error{who}:", "bold red"), f" {said}"))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         console.print("Interrupted.")
         sys.exit(130)
-
-
-def _plain(error: PrlcError) -> str:
-    """The message without rich markup, which a path or a name may look like."""
-    return str(error).replace("[", r"\[")

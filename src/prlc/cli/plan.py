@@ -137,8 +137,9 @@ def _show(request: o.Request, advice: planner.Advice, folder: Path, as_json: boo
     command = f"prlc train -m {method} --lr {row.lr:.3g} --schedule constant"
     if row.steps is not None:
         command += f" --steps {math.ceil(row.steps)}"
-    console.print(f"Next: {command} {request.typed(*_PASSED_ON)}", highlight=False, soft_wrap=True)
-    console.print(f"Plot: {folder / 'plan.png'}", highlight=False, soft_wrap=True)
+    words = f"Next: {command} {request.typed(*_PASSED_ON)}"
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Plot: {folder / 'plan.png'}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_trial(live: LiveProgress, progress: planner.TrialProgress) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from prlc import api
 from prlc.cli import options as o
+from prlc.cli.lines import printable
 from prlc.cli.progress import LiveProgress, stop
 from prlc.engines import find_runtime
 from prlc.engines.processes import Cluster
@@ -217,7 +218,7 @@ def _run(
         return
     console = Console()
     console.print(rich_table([result], request.describe()))
-    console.print(f"Run: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"Run: {printable(folder)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:

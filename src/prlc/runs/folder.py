@@ -94,7 +94,7 @@ class RunFolder:
     def create(cls, path: Path | str, config: Mapping[str, Any]) -> RunFolder:
         """A new run; refuses a folder that holds one already."""
         folder = cls(path)
-        if (folder.path / "config.json").exists():
+        if folder.exists():
             raise RunError(
                 f"{folder.path} already holds a run. Resume it, or choose another folder."
             )
@@ -107,12 +107,17 @@ class RunFolder:
     def open(cls, path: Path | str) -> RunFolder:
         """An existing run."""
         folder = cls(path)
-        if not (folder.path / "config.json").is_file():
+        if not folder.exists():
             raise RunError(
                 f"{folder.path} holds no run: there is no config.json in it. "
                 "Name the folder that a run was written to."
             )
         return folder
+
+    def exists(self) -> bool:
+        """Whether there is a run in the folder."""
+        with _disk(self.path, "look into"):
+            return (self.path / "config.json").is_file()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -502,7 +507,7 @@ def _short(value: object) -> str:
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def _disk(path: Path, what_for: str = "write to") -> Iterator[None]:
     """Turn an error of the operating system into a sentence."""
     try:
         yield
@@ -513,10 +518,10 @@ def _disk(path: Path) -> Iterator[None]:
             errno.EFBIG: "the file would be larger than allowed",
             errno.EACCES: "writing there is not allowed",
             errno.EROFS: "the disk is read-only",
+            errno.ENAMETOOLONG: "the name is too long",
         }.get(error.errno or 0, error.strerror or str(error))
-        advice = (
-            "What was written before is kept; make room, then resume."
-            if (path / "checkpoint.pt").exists()
-            else "Choose another folder."
-        )
-        raise RunError(f"Cannot write to {path}: {what}. {advice}") from None
+        advice = "Choose another folder."
+        with suppress(OSError):
+            if (path / NEWEST).exists():
+                advice = "What was written before is kept; make room, then resume."
+        raise RunError(f"Cannot {what_for} {path}: {what}. {advice}") from None

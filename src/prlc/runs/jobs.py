@@ -31,6 +31,11 @@ from prlc.text import without_folders
 def make_job(model: nn.Module, loss: Loss, data: Dataset, config: Config) -> Job:
     """The job that `config` describes; checks everything that can be checked in advance."""
     device = check_device(config.device)
+    if config.batch_size > data.num_train:
+        raise ConfigError(
+            f"A batch of {config.batch_size:,} samples is more than the data has "
+            f"({data.num_train:,}): take a smaller one."
+        )
     per_epoch = config.steps_per_epoch(data.num_train)
     epochs = config.total_steps(data.num_train) / per_epoch
     targets = data.train_targets.cpu().numpy() if data.num_classes is not None else None

@@ -16,6 +16,8 @@ from prlc.text import file_digest, is_number
 LAYOUTS = ("server", "sharded")
 ON_BAD_UPDATE = ("stop", "skip")
 ON_LONG_UPDATE = ("warn", "stop", "skip")
+_LARGEST_WINDOW = 10_000
+_LONGEST_TIMEOUT = 30 * 86_400.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,11 @@ class Cluster:
             raise ConfigError(
                 f"The window must be a whole number of pushes, 1 or more, but is {self.window!r}."
             )
+        if self.window > _LARGEST_WINDOW:
+            raise ConfigError(
+                f"The window must be {_LARGEST_WINDOW:,} pushes at most, each of which takes "
+                f"memory, but is {self.window:,}."
+            )
         if not (is_number(self.length_bound) and self.length_bound >= 1):
             raise ConfigError(
                 "The bound on an update's length must be a number, 1 or more, but is "
@@ -58,6 +65,11 @@ class Cluster:
             raise ConfigError(
                 "The time after which a process counts as hung must be a positive number of "
                 f"seconds but is {self.peer_timeout!r}."
+            )
+        if self.peer_timeout > _LONGEST_TIMEOUT:
+            raise ConfigError(
+                "The time after which a process counts as hung must be a month at most but is "
+                f"{self.peer_timeout:.3g} s."
             )
 
     def as_json(self) -> dict[str, Any]:
