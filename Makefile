@@ -41,8 +41,9 @@ test-slow: $(READY)  ## tests that take half a minute or more each
 test-cifar: $(READY)  ## tests on the real CIFAR-10 (PRLC_DATA_DIR names its folder); minutes
 	$(BIN)/pytest -m cifar
 
-benchmark: $(READY)  ## speed of the simulator, as ratios
+benchmark: $(READY)  ## speed of the simulator and of checkpoints, as ratios
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/checkpoints.py
 
 benchmark-distributed: $(READY)  ## speed of the engine in real processes, as ratios; parts need root
 	$(BIN)/python benchmarks/distributed.py

@@ -140,7 +140,7 @@ class Engine:
         self._model, self._compute, self._step = model, compute, 0
         if rank in ranks:
             wire = Wire(rank, TIMEOUT, layout.names(), payload, control)
-            connection = Connection(layout, wire, sums, torch.device("cpu"), leaves=False)
+            connection = Connection(layout, wire, torch.device("cpu"), leaves=False, shards=sums)
             settings = RunSettings(method, len(layout.workers), steps=steps)
             self.peer = Peer(connection, settings, model, lambda m: SGD(m.parameters(), lr=LR))
             self.peer.begin(0)

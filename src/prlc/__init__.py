@@ -3,6 +3,9 @@
 result = prlc.train(model, loss, data, method=prlc.PRLC(pull_ratio=0.1))
 """
 
+from prlc import launcher as _launcher  # noqa: F401 (first: an orphan imports nothing else)
+
+# isort: split
 from prlc import data, encodings, models, planner, theory
 from prlc.api import Comparison, compare, train
 from prlc.data import IID, Contiguous, Dataset, Dirichlet, Shards

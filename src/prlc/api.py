@@ -128,7 +128,7 @@ def train(
         "data": {"name": data.name, "samples": data.num_train},
         **(extra_config or {}),
     }
-    if (resume or training.restarts) and (Path(folder) / "config.json").exists():
+    if (resume or training.restarts) and RunFolder(folder).exists():
         run = RunFolder.open(folder)
         run.check_config(described)
         if run.finished:

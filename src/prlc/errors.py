@@ -8,7 +8,7 @@ PrlcError
 │   └── CheckpointError  a checkpoint is damaged or belongs to another run
 ├── PeerError            another process of the run hangs or has died
 ├── TestbedError         the testbed cannot be made, or what ran on it failed
-└── DivergedError        a loss or an update stopped being finite
+└── DivergedError        a loss, an update or the model stopped being finite
 
 Each message says what was expected, what came, and what to do. The command line prints the
 message alone and exits with status 2 (1 for a run that diverged or lost a process); it never shows
@@ -59,11 +59,13 @@ class TestbedError(PrlcError):
 
 
 class DivergedError(PrlcError):
-    """A loss or an update stopped being finite. Names the worker and the step."""
+    """A loss, an update or the model stopped being finite. Names the worker and the step."""
 
     exit_code = 1
 
-    def __init__(self, worker: int, step: int, what: str = "loss") -> None:
+    def __init__(
+        self, worker: int, step: int, what: str = "loss", message: str | None = None
+    ) -> None:
         self.worker = worker
         self.step = step
         advice = (
@@ -71,4 +73,5 @@ class DivergedError(PrlcError):
             if step > 0
             else "Nothing was learnt yet: look for values that are not finite in data and model."
         )
-        super().__init__(f"The {what} of worker {worker} is not finite at step {step}. {advice}")
+        usual = f"The {what} of worker {worker} is not finite at step {step}. {advice}"
+        super().__init__(message or usual)

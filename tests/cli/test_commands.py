@@ -302,14 +302,10 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(prlc: Prlc, tmp_path: Path
     assert (tmp_path / "r" / "model.pt").read_bytes() == before
 
 
-def test_a_checkpoint_cut_in_half_is_refused(prlc: Prlc, tmp_path: Path) -> None:
+def test_a_checkpoint_cut_in_half_is_left_for_the_one_before(prlc: Prlc, tmp_path: Path) -> None:
     prlc("train", *QUICK, "--out", tmp_path / "r")
     (tmp_path / "r" / "summary.json").unlink()
     file = tmp_path / "r" / "checkpoint.pt"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    code, _, said = prlc("train", "--resume", tmp_path / "r")
-    assert code == 2
-    assert "checkpoint.pt is damaged" in said.replace("\n", " ")
-    file.unlink()  # as the message says: then it goes on from the one before
-    code, _, _ = prlc("train", "--resume", tmp_path / "r")
-    assert code == 0
+    assert prlc("train", "--resume", tmp_path / "r")[0] == 0
+    assert (tmp_path / "r" / "checkpoint.damaged.pt").exists()

@@ -7,14 +7,19 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+import prlc
 from prlc.data import Dataset
 from prlc.engines import Engine, Execution, Job, Reference, Simulator
+from prlc.engines.roles.packing import Packing
+from prlc.engines.roles.scheduled import RoleSettings
+from prlc.engines.roles.scheduled_server import ScheduledServerRole
 from prlc.errors import DivergedError
 from prlc.methods import ASGD, LAGWK, NSGD, PRLC, LocalSGD, Method
 from prlc.network.clock import Arrival
+from prlc.optim.optimizers import RuleSettings
 
 from . import modules
 from .builders import ENGINES, assert_identical, digits, global_tensors, job_of, run
@@ -179,3 +184,33 @@ def test_a_sample_that_nobody_draws_does_no_harm() -> None:
     for engine in ENGINES.values():
         reports = run(engine(job), 10)
         assert all(np.isfinite(report.loss) for report in reports)
+
+
+@pytest.mark.parametrize("engine", ["reference", "simulator"])
+def test_finite_updates_that_make_the_model_infinite(engine: str) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    data = (torch.ones(8, 1), torch.ones(8, 1))
+    with pytest.raises(DivergedError, match="The model is not finite after step"):
+        prlc.train(
+            model,
+            lambda output, _: (output * 1e38).mean(),
+            data,
+            method=prlc.PR(1e-9),  # nobody ever looks at the model that the server has
+            workers=2,
+            batch_size=2,
+            lr=1.0,
+            steps=5,
+            engine=engine,
+        )
+
+
+def test_a_server_does_not_make_its_model_infinite() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    settings = RoleSettings(NSGD(), 1, 0, 5, None, RuleSettings())
+    packing = Packing(model, 1, None, NSGD())
+    server = ScheduledServerRole([torch.full((1,), 3e38)], packing, 0, settings)
+    server.take(0, 0, [torch.full((1,), 2e38)])
+    assert server.bad_messages(0) == []
+    with pytest.raises(DivergedError, match="The model is not finite after step 0"):
+        server.finish(0, 1.0)

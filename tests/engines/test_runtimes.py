@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ class OwnRuntime(Runtime):
     def describe(self) -> dict[str, Any]:
         return {"colour": "red"}
 
-    def connect(self, job: Job) -> None:
+    def connect(self, job: Job, settings: Mapping[str, Any]) -> None:
         assert job.num_workers == 2
+        assert settings["method"] == "nsgd"
         self.asked.append("connect")
 
     def announce(self, *, finished: bool, saves: bool = False) -> None:

@@ -39,6 +39,8 @@ class Case:
     """What the last rank has instead."""
     other_settings: dict[str, Any] = field(default_factory=dict)
     """What the last rank is told besides."""
+    other_cluster: dict[str, Any] = field(default_factory=dict)
+    other_command: list[str] = field(default_factory=list)
     seed_by_rank: bool = False
     """Whether the first weights differ."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -138,14 +140,16 @@ def _be_rank(case: Case, folder: Path, rank: int, number: int) -> None:
         anew = {"what": "die", "step": 3} if number > 0 else {}
         trouble.make(**case.trouble | anew)
     if case.command is not None:
-        sys.argv = ["prlc", *case.command]
+        more = case.other_command if rank == case.world - 1 else []
+        sys.argv = ["prlc", *case.command, *more]
         cli.main()
         sys.exit(0)
-    model, told = case.model, case.settings
+    model, told, among = case.model, case.settings, case.cluster
     if rank == case.world - 1:
         model, told = case.other_model or model, told | case.other_settings
+        among = among | case.other_cluster
     given = settings(told, case.workers)
-    cluster = Cluster(**{"layout": case.layout, "peer_timeout": 60.0, **case.cluster})
+    cluster = Cluster(**{"layout": case.layout, "peer_timeout": 60.0, **among})
     try:
         result = prlc.train(
             *problem(model, seed=1 + rank * case.seed_by_rank),

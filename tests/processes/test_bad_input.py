@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,18 @@ from .run_cases import Case
 
 Run = Callable[..., tuple[int, str, str]]
 REAL = ["train", "--engine", "distributed", "--steps", "5"]
+#: What one rank is told otherwise.
+OTHER: dict[str, dict[str, Any]] = {
+    "method": {"method": "nsgd"},
+    "seed": {"seed": 1},
+    "lr": {"lr": 0.3},
+    "batch size": {"batch_size": 7},
+    "partition": {"partition": "dirichlet:1"},
+    "optimizer": {"optimizer": "momentum"},
+    "schedule": {"schedule": "cosine"},
+    "server optimizer": {"server_optimizer": "nesterov"},
+    "number of workers": {"workers": 3},
+}
 
 
 @pytest.fixture
@@ -119,8 +132,25 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             settings=short,
             limit=60.0,
         ),
-        Case(name="method", other_settings={"method": "nsgd"}, settings=short, limit=60.0),
-        Case(name="seed", layout="sharded", other_settings={"seed": 1}, settings=short, limit=60.0),
+        *(
+            Case(name=name, workers=2, other_settings=other, settings=short, limit=60.0)
+            for name, other in OTHER.items()
+        ),
+        Case(
+            name="layout",
+            layout="sharded",
+            workers=3,
+            other_cluster={"layout": "server"},
+            settings=short,
+            limit=60.0,
+        ),
+        Case(
+            name="refused",
+            workers=2,
+            command=[*REAL, "--workers", "2", "--out", "refused-run"],
+            other_command=["--batch-size", "0"],
+            limit=60.0,
+        ),
         Case(name="first weights", layout="sharded", seed_by_rank=True, settings=short),
         Case(name="first weights, server", seed_by_rank=True, settings=short),
         Case(name="to be gone on with", workers=2, settings=kept),
@@ -146,13 +176,31 @@ def test_more_workers_than_processes(ended: dict[str, Ended]) -> None:
         assert "Traceback" not in run.said(rank)
 
 
+def test_who_refuses_the_settings_does_not_leave_the_others_waiting(
+    ended: dict[str, Ended],
+) -> None:
+    run = ended["refused"]
+    assert run.codes[0] == {"0": 1, "1": 1, "2": 2}, run.everything()
+    for rank in (0, 1):
+        assert "Rank 2 does not take part, so nobody can: batch_size must be" in run.said(rank)
+        assert "Traceback" not in run.said(rank)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("another model", "same model, but rank 4 (worker 3) has 8 tensors with "),
         ("other shapes", "same model, but rank 3 (worker 3) has 2 tensors with 52 numbers of"),
-        ("method", "same settings, but rank 4 (worker 3) has method nsgd, seed 0, steps 4"),
-        ("seed", "same settings, but rank 3 (worker 3) has method prlc:0.3, seed 1"),
+        ("method", "same method, but rank 2 (worker 1) has nsgd, and rank 0 has prlc:0.3"),
+        ("seed", "same seed, but rank 2 (worker 1) has 1, and rank 0 has 0"),
+        ("lr", "same learning rate, but rank 2 (worker 1) has 0.3 at step 0, "),
+        ("batch size", "same batch_size, but rank 2 (worker 1) has 7, and rank 0 has 10"),
+        ("partition", "same partition, but rank 2 (worker 1) has dirichlet:1.0 (checksum"),
+        ("optimizer", "same optimizer, but rank 2 (worker 1) has SGD(lr=1.0, momentum=0.9"),
+        ("schedule", "same learning rate, but rank 2 (worker 1) has 0.2 at step 0, "),
+        ("server optimizer", "same server optimizer, but rank 2 (worker 1) has SGD(lr=0.7"),
+        ("number of workers", "same workers, but rank 2 has 3, and rank 0 has 2"),
+        ("layout", "same layout, but rank 2 has server, and rank 0 has sharded"),
     ],
 )
 def test_a_rank_that_differs_is_named(ended: dict[str, Ended], name: str, sentence: str) -> None:

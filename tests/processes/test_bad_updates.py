@@ -19,7 +19,8 @@ from .problems import outcome, problem, settings
 from .run_cases import Case
 
 SKIP = {"on_bad_update": "skip"}
-NAN, INFINITE, SHAPE, POISON = "nan loss", "infinite gradient", "new shape", "poison"
+NAN, INFINITE, SHAPE, TYPE = "nan loss", "infinite gradient", "new shape", "new type"
+POISON, LONG = "poison", "long gradient"
 #: Trouble with worker 2 at step 12; stopped, started again, and then left alone.
 STOPPED = {
     "nan loss": ("server", NAN, "prlc:0.3"),
@@ -28,6 +29,7 @@ STOPPED = {
     "in a sum of several": ("server", INFINITE, "local-sgd:5"),
     "new shape": ("server", SHAPE, "prlc:0.3"),
     "new shape, sharded": ("sharded", SHAPE, "nsgd"),
+    "new type": ("server", TYPE, "prlc:0.3"),
     "poison": ("server", POISON, "prlc:0.3"),
     "poison, sharded": ("sharded", POISON, "pr:0.3"),
 }
@@ -42,6 +44,11 @@ SKIPPED: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "new shape": ("server", SHAPE, {"method": "prlc:0.3"}, 12),
     "new shape, sharded": ("sharded", SHAPE, {"method": "nsgd", "optimizer": "adamw"}, 12),
     "poison": ("server", POISON, {"method": "nsgd"}, 12),
+    "poison, lag-wk": ("server", POISON, {"method": "lag-wk"}, 12),
+    "long": ("server", LONG, {"method": "prlc:0.3"}, 0),
+    "long, encoded": ("server", LONG, {"method": "nsgd:up=int8"}, 12),
+    "long, lag-ps": ("server", LONG, {"method": "lag-ps"}, 0),
+    "long, asgd": ("server", LONG, {"method": "asgd"}, 12),
 }
 SLOW = {"new shape, sharded", "poison, sharded"}
 LIMIT = 60.0
@@ -69,7 +76,7 @@ def ended(
             name=f"skipped: {name}",
             layout=layout,
             settings={"lr": 0.05, **given},
-            cluster=SKIP,
+            cluster={**SKIP, "on_long_update": "skip"},
             trouble={"what": what, "worker": 1, "step": step},
             limit=LIMIT,
         )
@@ -83,6 +90,19 @@ def ended(
             settings={"method": "nsgd", "steps": 1, "eval_every": 1},
             cluster=SKIP,
             trouble={"what": NAN, "worker": 2, "step": 0},
+        ),
+        Case(
+            name="long, stopped",
+            settings={"method": "prlc:0.3"},
+            cluster={"on_long_update": "stop"},
+            trouble={"what": LONG, "worker": 2, "step": 0},
+            limit=LIMIT,
+        ),
+        Case(
+            name="long, warned",
+            model="linear",
+            settings={"method": "pr:0.1", "steps": 4, "eval_every": 4},
+            trouble={"what": LONG, "worker": 2, "step": 2},
         ),
         Case(
             name="too large together",
@@ -110,8 +130,8 @@ def test_stopping_names_worker_and_step(ended: dict[str, Ended], name: str) -> N
     run, (layout, what, _) = ended[f"stopped: {name}"], STOPPED[name]
     assert set(run.codes[0].values()) <= {1, 2}, run.everything()
     sentence = (
-        "The model of worker 2 has other shapes at step 12"
-        if what == SHAPE
+        "The model of worker 2 has other shapes or types at step 12"
+        if what in (SHAPE, TYPE)
         else "The update of worker 2 is not finite at step 12"
     )
     if what != POISON:  # which only a server's check can find
@@ -151,6 +171,7 @@ def test_skipped_it_is_counted_and_the_run_goes_on(ended: dict[str, Ended], name
     assert "of worker 1 " in server
     step = 15 if name == "in a sum of several" else run.case.trouble["step"]  # type: ignore[index]
     assert f" at step {step}" in server
+    assert ("bound that the other workers' updates set" in server) == (what == LONG)
     assert ("other shapes" in server) == (what == SHAPE)
 
 
@@ -174,6 +195,16 @@ def test_the_mean_is_over_the_others(ended: dict[str, Ended]) -> None:
     assert summary["pushes_per_worker"] == 0.75  # what was left out did not travel
     assert summary["pulls_per_worker"] == 1
     assert summary["bad_updates"] == [0, 0, 1, 0]
+
+
+def test_an_update_far_longer_than_the_others_is_said_or_stops_the_run(
+    ended: dict[str, Ended],
+) -> None:
+    stopped, warned = ended["long, stopped"], ended["long, warned"]
+    sentence = "The update of worker 2 at step 0 has length "
+    assert f"DivergedError: {sentence}" in stopped.said(0), stopped.everything()
+    assert set(warned.codes[0].values()) == {0}, warned.everything()
+    assert "Taken all the same: The update of worker 2 at step 2 has length" in warned.said(0)
 
 
 def test_updates_that_are_too_large_together(ended: dict[str, Ended]) -> None:

@@ -202,7 +202,7 @@ def alive(pid: int) -> bool:
 def environment(pid: int) -> dict[str, str]:
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # gone, or somebody else's
         return {}
     return dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
 

@@ -45,6 +45,19 @@ def _huge_gradient(worker: Worker, loss: float | None) -> float | None:
     return loss
 
 
+def _long_gradient(worker: Worker, loss: float | None) -> float | None:
+    """Finite in every way, and far longer than anybody else's."""
+    _fill_gradients(worker, 1e30)
+    return loss
+
+
+def _new_type(worker: Worker, loss: float | None) -> float | None:
+    first = next(worker.local.model.parameters())
+    first.grad = None
+    first.data = first.data.float()
+    return loss
+
+
 def _new_shape(worker: Worker, loss: float | None) -> float | None:
     first = next(worker.local.model.parameters())
     first.grad = None
@@ -113,7 +126,9 @@ KINDS: dict[str, Cause] = {
     "nan loss": _nan_loss,
     "infinite gradient": _infinite_gradient,
     "huge gradient": _huge_gradient,
+    "long gradient": _long_gradient,
     "new shape": _new_shape,
+    "new type": _new_type,
     "poison": _poison,
     "slow payload": _slow_payload,
     "raise": _raise,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 import prlc
 from prlc.engines import Execution
 from prlc.errors import CheckpointError, RunError
-from prlc.runs.folder import RunFolder, fresh_folder
+from prlc.runs.folder import RunFolder, fresh_folder, seal
 
 EXECUTION = Execution(chunk=4, threads=1)
 
@@ -34,6 +35,13 @@ def train(folder: Path, **settings: object) -> prlc.Result:
         "folder": folder,
     }
     return prlc.train(model, F.cross_entropy, data, **{**fixed, **settings})  # type: ignore[arg-type]
+
+
+def write_sealed(content: object, file: Path) -> None:
+    """A file with a right digest, whatever is in it."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    file.write_bytes(buffer.getvalue() + seal(buffer.getvalue()))
 
 
 def test_metrics_are_a_table_that_pandas_reads(tmp_path: Path) -> None:
@@ -74,17 +82,20 @@ def test_files_that_are_not_json_are_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_format_is_refused(other: int, tmp_path: Path) -> None:
     train(tmp_path / "r")
     file = tmp_path / "r" / "checkpoint.pt"
-    torch.save({**torch.load(file, weights_only=True), "format": other}, file)
-    with pytest.raises(CheckpointError, match=f"has format {other}, but .* reads format 2"):
-        RunFolder.open(tmp_path / "r").load_checkpoint()
+    write_sealed({**torch.load(file, weights_only=True), "format": other}, file)
+    (tmp_path / "r" / "checkpoint.previous.pt").unlink()
+    (tmp_path / "r" / "summary.json").unlink()
+    with pytest.raises(CheckpointError, match=f"has format {other}, but .* reads format 3"):
+        train(tmp_path / "r", resume=True)
 
 
 def test_a_run_of_an_earlier_version_is_refused_as_such(tmp_path: Path) -> None:
-    """Its config.json has the method's settings where now its text is."""
+    """Its config.json has no digest, and may have settings where now the method's text is."""
     train(tmp_path / "r")
     file = tmp_path / "r" / "config.json"
     config = json.loads(file.read_text())
     config["method"] = {"name": "prlc", "pull_ratio": 0.1, "every": 1}
+    del config["format"], config["digest"]
     file.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"earlier version of prlc: `prlc report` shows it"):
         train(tmp_path / "r", resume=True)
@@ -97,9 +108,11 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "trapped"),)
 
-    torch.save({"format": 2, "metrics": Trap()}, tmp_path / "r" / "checkpoint.pt")
+    write_sealed({"format": 3, "metrics": Trap()}, tmp_path / "r" / "checkpoint.pt")
+    (tmp_path / "r" / "checkpoint.previous.pt").unlink()
+    (tmp_path / "r" / "summary.json").unlink()
     with pytest.raises(CheckpointError, match="damaged or not a checkpoint"):
-        RunFolder.open(tmp_path / "r").load_checkpoint()
+        train(tmp_path / "r", resume=True)
     assert not (tmp_path / "trapped").exists()
 
 
@@ -130,8 +143,7 @@ def test_checkpoints_do_not_wait_for_evaluations(tmp_path: Path) -> None:
             checkpoint_every=None,
             on_progress=lambda progress: None if progress.step < 30 else 1 // 0,
         )
-    state = RunFolder.open(tmp_path / "r").load_checkpoint()
-    assert state is not None
+    state = torch.load(tmp_path / "r" / "checkpoint.pt", weights_only=True)
     assert state["engine"]["steps_done"] == 30
 
 

@@ -8,15 +8,18 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import prlc
 from prlc.cli.compare import compare
+from prlc.cli.lines import printable
 from prlc.cli.methods import methods
 from prlc.cli.plan import plan
 from prlc.cli.report import report
 from prlc.cli.reproduce import reproduce
 from prlc.cli.testbed import bed
 from prlc.cli.train import train
+from prlc.engines.processes.connection import refuse
 from prlc.errors import PrlcError
 
 app = typer.Typer(
@@ -55,13 +58,11 @@ def main() -> None:
         app()
     except PrlcError as error:
         who = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
-        console.print(f"[bold red]error{who}:[/bold red] {_plain(error)}", highlight=False)
+        if who:
+            refuse(error)
+        said = " ".join(printable(line) for line in str(error).splitlines())
+        console.print(Text.assemble((f"error{who}:", "bold red"), f" {said}"))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         console.print("Interrupted.")
         sys.exit(130)
-
-
-def _plain(error: PrlcError) -> str:
-    """The message without rich markup, which a path or a name may look like."""
-    return str(error).replace("[", r"\[")

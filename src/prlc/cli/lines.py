@@ -1,4 +1,4 @@
-"""Command lines, from the options that were typed."""
+"""Lines for a terminal: command lines, from the options that were typed; names, made harmless."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def command_line(command: Callable[..., None], typed: Mapping[str, Any]) -> str:
             for each in value if isinstance(value, list) else [value]:
                 words += [option, str(each)]
     return shlex.join(words)
+
+
+def printable(text: object) -> str:
+    """A text without control characters, which a path or a name may hold."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))

@@ -152,6 +152,20 @@ OnBadUpdate = Annotated[
         help="An update that is not finite or misshapen: stop, or skip it.", rich_help_panel=_REAL
     ),
 ]
+OnLongUpdate = Annotated[
+    str,
+    typer.Option(
+        help="An update that is far longer than the other workers': warn, stop, or skip it.",
+        rich_help_panel=_REAL,
+    ),
+]
+LengthBound = Annotated[
+    float,
+    typer.Option(
+        help="How many times as long as the longest of the others' an update may be.",
+        rich_help_panel=_REAL,
+    ),
+]
 RecordTimeline = Annotated[
     bool,
     typer.Option(

@@ -131,8 +131,8 @@ def _show(request: o.Request, found: planner.Plan, folder: Path, as_json: bool) 
     for sentence in render.sentences(found):
         console.print(sentence, highlight=False, markup=False)
     console.print(o.describe_network(found.network), highlight=False)
-    console.print(f"Next: {command}", highlight=False, soft_wrap=True)
-    console.print(f"Plot: {folder / 'plan.png'}", highlight=False, soft_wrap=True)
+    console.print(f"Next: {command}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Plot: {folder / 'plan.png'}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _command(request: o.Request, found: planner.Plan) -> str:

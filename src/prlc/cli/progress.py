@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from prlc.cli.lines import printable
 from prlc.runs.training import Progress
 
 _REFRESH = 0.25  # seconds
@@ -33,7 +34,7 @@ class LiveProgress:
         """`on` is False where several processes would write over each other."""
         self._on = on
         self._bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
@@ -87,5 +88,6 @@ class LiveProgress:
 
 def stop(how_to_go_on: str) -> NoReturn:
     """End an interrupted command with the status that shells expect."""
-    Console(stderr=True).print(f"Interrupted; {how_to_go_on}", soft_wrap=True, highlight=False)
+    said = printable(f"Interrupted; {how_to_go_on}")
+    Console(stderr=True).print(said, markup=False, soft_wrap=True, highlight=False)
     sys.exit(130)

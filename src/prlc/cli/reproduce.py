@@ -102,7 +102,7 @@ def _show(found: Reproduction, title: str, folder: Path) -> None:
     for sentence in sentences:
         console.print(sentence, highlight=False)
     names = ", ".join(str(file.relative_to(folder)) for file in found.files)
-    console.print(f"In {folder}: {names}", highlight=False, soft_wrap=True)
+    console.print(f"In {folder}: {names}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _verdict_table(verdicts: Sequence[ClaimVerdict], title: str) -> Table:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from prlc import api
 from prlc.cli import options as o
+from prlc.cli.lines import printable
 from prlc.cli.progress import LiveProgress, stop
 from prlc.engines import find_runtime
 from prlc.engines.processes import Cluster
@@ -21,6 +22,7 @@ from prlc.methods import Method, parse_method
 from prlc.report import rich_table
 from prlc.runs.config import usual_method
 from prlc.runs.folder import RunFolder, fresh_folder
+from prlc.schema import FormError, Table, check, of_settings
 from prlc.text import names_a_file
 from prlc.units import parse_seconds
 
@@ -63,6 +65,8 @@ def train(
     window: o.Window = 4,
     peer_timeout: o.PeerTimeout = "10min",
     on_bad_update: o.OnBadUpdate = "stop",
+    on_long_update: o.OnLongUpdate = "warn",
+    length_bound: o.LengthBound = 100.0,
     record_timeline: o.RecordTimeline = False,
     emulate_compute: o.EmulateCompute = False,
     as_json: o.AsJson = False,
@@ -94,6 +98,8 @@ def train(
         window=window,
         peer_timeout=peer_timeout,
         on_bad_update=on_bad_update,
+        on_long_update=on_long_update,
+        length_bound=length_bound,
         record_timeline=record_timeline,
         emulate_compute=emulate_compute,
     )
@@ -143,6 +149,8 @@ class _Own:
     window: int = 4
     peer_timeout: str = "10min"
     on_bad_update: str = "stop"
+    on_long_update: str = "warn"
+    length_bound: float = 100.0
     record_timeline: bool = False
     emulate_compute: bool = False
 
@@ -152,6 +160,8 @@ class _Own:
             window=self.window,
             peer_timeout=parse_seconds(self.peer_timeout),
             on_bad_update=self.on_bad_update,
+            on_long_update=self.on_long_update,
+            length_bound=self.length_bound,
             record_timeline=self.record_timeline,
             emulate_compute=self.emulate_compute,
         )
@@ -208,7 +218,7 @@ def _run(
         return
     console = Console()
     console.print(rich_table([result], request.describe()))
-    console.print(f"Run: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"Run: {printable(folder)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:
@@ -219,12 +229,13 @@ def _typed_before(run: RunFolder) -> tuple[o.Request, _Own]:
             f"{run.path} was begun by a Python program, not by `prlc train`. Resume it there, with "
             "prlc.train(..., folder=..., resume=True)."
         )
-    shared, own = ([f.name for f in dataclasses.fields(kind)] for kind in (o.Request, _Own))
-    if sorted(command) != sorted([*shared, *own]):
+    both = of_settings(o.Request).fields, of_settings(_Own).fields
+    try:
+        check(command, Table({**both[0], **both[1]}), "command")
+    except FormError as error:
         raise RunError(
             f"{run.path / 'config.json'} was written by another version of prlc, or changed by "
-            "hand: its `command` has other settings than this version's. Resume the run with the "
-            "version that wrote it, or begin anew."
-        )
-    request = o.Request(**{name: command[name] for name in shared})
-    return request, _Own(**{name: command[name] for name in own})
+            f"hand: {error}. Resume the run with the version that wrote it, or begin anew."
+        ) from None
+    request = o.Request(**{name: command[name] for name in both[0]})
+    return request, _Own(**{name: command[name] for name in both[1]})

@@ -20,6 +20,7 @@ from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
 from prlc.network.clock import Arrival
 from prlc.network.timeline import Timeline
 from prlc.network.traffic import Counts
+from prlc.schema import Form, Like
 
 if TYPE_CHECKING:
     from prlc.engines.processes.cluster import Cluster
@@ -134,6 +135,10 @@ class Engine(ABC):
             "engine": self._own_state(),
         }
 
+    def state_form(self) -> Form:
+        """The form of a state that this engine, still at its start, can load."""
+        return Like(self.state())
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
         self.steps_done = state["steps_done"]
@@ -224,8 +229,8 @@ class Runtime(ABC):
         """The device that this process computes on, given the requested one."""
         return name
 
-    def connect(self, job: Job) -> None:  # noqa: B027 (a single process has nobody to join)
-        """Join the other processes of the run."""
+    def connect(self, job: Job, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Join the other processes of the run, if any; all must have the same settings."""
 
     @property
     def leads(self) -> bool:

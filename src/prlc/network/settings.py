@@ -179,11 +179,11 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _above_zero(value: object) -> bool:
-    return _is_number(value) and value > 0
+    return _is_number(value) and value >= _LEAST
 
 
 def _from_zero(value: object) -> bool:
-    return _is_number(value) and 0 <= value < math.inf
+    return _is_number(value) and 0 <= value <= _MOST
 
 
 def _links(value: object) -> bool:
@@ -195,9 +195,11 @@ def _optional(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or holds(value)
 
 
-_ABOVE_ZERO = "a number above 0"
-_FROM_ZERO = "a finite number, 0 or more"
-_LINKS = "a number above 0, or a tuple with one such number per worker"
+# Beyond these a clock that adds up times in double precision would no longer move.
+_LEAST, _MOST = 1e-6, 1e9
+_ABOVE_ZERO = f"a number above 0 ({_LEAST:g} or more)"
+_FROM_ZERO = f"a finite number, 0 or more (up to {_MOST:g})"
+_LINKS = f"{_ABOVE_ZERO}, or a tuple with one such number per worker"
 _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "server_up": (_ABOVE_ZERO, _above_zero),
     "server_down": (_ABOVE_ZERO, _above_zero),
@@ -207,11 +209,14 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "latency": (_FROM_ZERO, _from_zero),
     "compute_speed": (_ABOVE_ZERO, _optional(_above_zero)),
     "step_seconds": (_FROM_ZERO, _optional(_from_zero)),
-    "spread": (_FROM_ZERO, _from_zero),
+    "spread": ("a number from 0 to 10", lambda value: _from_zero(value) and value <= 10),
     "stragglers": ("a fraction from 0 to 1", lambda value: _from_zero(value) and value <= 1),
-    "straggler_factor": ("a finite number, 1 or more", lambda v: _from_zero(v) and v >= 1),
+    "straggler_factor": (
+        f"a finite number, 1 or more (up to {_MOST:g})",
+        lambda v: _from_zero(v) and v >= 1,
+    ),
     "run_ahead": ("true or false", lambda value: isinstance(value, bool)),
-    "window": ("a whole number, 1 or more", _optional(lambda v: type(v) is int and v >= 1)),
+    "window": ("a whole number, 1 or more", _optional(lambda v: type(v) is int and 1 <= v < 2**63)),
 }
 
 

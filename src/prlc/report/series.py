@@ -67,7 +67,7 @@ class Run:
         summary = on_disk.summary() if on_disk.finished else None
         label = str(summary["method"]) if summary and "method" in summary else _label(method)
         config = {**config, "method": method}
-        return cls(label, config, _read_metrics(on_disk.path), summary, on_disk.path)
+        return cls(label, config, _read_metrics(on_disk), summary, on_disk.path)
 
     @property
     def finished(self) -> bool:
@@ -238,16 +238,14 @@ def _label(method: str) -> str:
         return method
 
 
-def _read_metrics(folder: Path) -> pd.DataFrame:
+def _read_metrics(run: RunFolder) -> pd.DataFrame:
     """metrics.csv without a last row that a kill cut short."""
-    file = folder / "metrics.csv"
+    folder, file = run.path, run.path / "metrics.csv"
     try:
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        lines = run.metrics_text().splitlines(keepends=True) if file.exists() else []
         whole = [line for line in lines if line.endswith("\n")]
         table = pd.read_csv(io.StringIO("".join(whole))) if len(whole) > 1 else pd.DataFrame()
         table = pd.DataFrame({name: pd.to_numeric(table[name]) for name in table})
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror}.") from None
     except ValueError:
         raise RunError(
             f"{file} is damaged: it should be a table of numbers. Resume the run, which restores "

@@ -19,7 +19,9 @@ from prlc.methods.check import check_optimizer, check_optimizer_at
 from prlc.network import PRESETS, Network
 from prlc.optim.optimizers import OptimizerFactory
 from prlc.optim.schedules import Constant, LRSchedule
-from prlc.text import file_digests
+from prlc.text import file_digests, is_number
+
+_LONGEST = 10**9  # steps of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,8 @@ class Config:
         for name in ("steps", "eval_every", "eval_samples", "checkpoint_every"):
             if getattr(self, name) is not None:
                 _check_whole(name, getattr(self, name))
+        if self.steps is not None:
+            _check_length(self.steps)
         if not (type(self.seed) is int and 0 <= self.seed < 2**63):
             raise ConfigError(
                 f"The seed must be a whole number from 0 to 2^63-1 but is {self.seed!r}."
@@ -61,7 +65,7 @@ class Config:
         if (self.steps is None) == (self.epochs is None):
             given = "both are" if self.steps is not None else "neither is"
             raise ConfigError(f"Give either steps or epochs; {given} given.")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
+        if self.epochs is not None and not (is_number(self.epochs) and 0 < self.epochs < math.inf):
             raise ConfigError(f"epochs must be a positive number but is {self.epochs!r}.")
         self._check_network()
         check_device(self.device)
@@ -92,7 +96,9 @@ class Config:
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        return max(1, round(self.epochs * self.steps_per_epoch(num_samples)))
+        steps = self.epochs * self.steps_per_epoch(num_samples)
+        _check_length(steps)
+        return max(1, round(steps))
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON would hold it."""
@@ -132,7 +138,7 @@ def check_device(name: str) -> torch.device:
     """The torch device of that name, if this machine has it."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        float(torch.zeros(1, device=device))  # not on "meta", which holds no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].split(". ")[0]
         raise ConfigError(
@@ -145,6 +151,16 @@ def check_device(name: str) -> torch.device:
 def _check_whole(name: str, value: object) -> None:
     if not (type(value) is int and value >= 1):
         raise ConfigError(f"{name} must be a whole number, 1 or more, but is {value!r}.")
+    if value >= 2**63:
+        raise ConfigError(f"{name} must be below 2^63 but is {value:,}.")
+
+
+def _check_length(steps: float) -> None:
+    if steps > _LONGEST:
+        raise ConfigError(
+            f"A run has {_LONGEST:,} steps at most, but {steps:.3g} were asked for: give fewer "
+            "steps or epochs."
+        )
 
 
 def _name(optimizer: str | OptimizerFactory) -> str:

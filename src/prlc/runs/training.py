@@ -21,13 +21,16 @@ from torch import nn
 
 from prlc.data import Dataset
 from prlc.engines import Assignment, Cadence, Engine, Loss, Outcome
+from prlc.engines.roles.rule import check_model
 from prlc.engines.simulator.execution import use_threads
 from prlc.methods import Method
+from prlc.network.timeline import Timeline
 from prlc.runs.config import Config
 from prlc.runs.evaluation import Evaluator, Metrics
 from prlc.runs.folder import RunFolder
-from prlc.runs.jobs import make_job
+from prlc.runs.jobs import deciding, make_job
 from prlc.runs.tensorboard import BoardWriter
+from prlc.schema import NOTHING, NUMBER, PLAIN, SECONDS, WHOLE, Like, ListOf, Table, Value, check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +92,9 @@ class Training:
         )
         self._evaluator = Evaluator(self._job, config.eval_samples)
         self._timeline = self._job.timeline(config.network)
-        self._runtime.connect(self._job)
+        several = self._runtime.multi_process
+        settings = deciding(config, self._job, self._cadence) if several else {}
+        self._runtime.connect(self._job, settings)
         self._folder: RunFolder | None = None
         self._board: BoardWriter | None = None
         self._batch_losses: list[float] = []
@@ -158,12 +163,16 @@ class Training:
 
     def _begin(self) -> Engine:
         """The engine, ready for its first step or the one after the checkpoint."""
-        saved = self._folder.load_checkpoint() if self._folder else None
+        form = _checkpoint_form(self._steps, self._timeline)
+        saved = self._folder.load_checkpoint(form) if self._folder else None
         assignment = Assignment(self._job, self._timeline, self._cadence, saved)
         engine = self._runtime.engine(assignment)
         if saved is not None:
-            engine.load_state(saved["engine"])
-            self._timeline.load_state(saved["timeline"])
+            assert self._folder is not None
+            with self._folder.loading():
+                check(saved["engine"], engine.state_form(), "engine")
+                engine.load_state(saved["engine"])
+                self._timeline.load_state(saved["timeline"])
             self._batch_losses = list(saved["batch_losses"])
             self._rows = list(saved["metrics"])
             self._wall = saved["wall_seconds"]
@@ -201,6 +210,8 @@ class Training:
 
     def _evaluate(self, engine: Engine, evaluate: Callable[[nn.Module], Metrics]) -> Metrics:
         engine.copy_global_model(self._model)
+        numbers = [t for t in self._model.state_dict().values() if t.is_floating_point()]
+        check_model(numbers, engine.steps_done)
         execution = engine.execution
         with use_threads(execution.threads) if execution else contextlib.nullcontext():
             return evaluate(self._model)
@@ -256,6 +267,21 @@ class Training:
         rows: Any = result.metrics.to_dict("records")
         self._runtime.share(Outcome(rows, result.summary, result.model.state_dict()))
         return result
+
+
+def _checkpoint_form(steps: int, timeline: Timeline) -> Table:
+    """The form of a checkpoint, but for the engine's own part, which the engine knows."""
+    done = Value(f"a number of steps, 0 to {steps}", lambda n: type(n) is int and 0 <= n <= steps)
+    return Table(
+        {
+            "engine": Table({"steps_done": done, "traffic": PLAIN, "engine": PLAIN}),
+            "timeline": Like(timeline.state()),
+            "metrics": ListOf(Table({"step": WHOLE}, others=(NUMBER, NOTHING))),
+            "execution": (Table({"chunk": WHOLE, "threads": WHOLE}), NOTHING),
+            "batch_losses": ListOf(NUMBER),
+            "wall_seconds": SECONDS,
+        }
+    )
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -5,7 +5,8 @@ What worker and server do is in `engines/roles`; here is how their messages trav
 cluster.py       how processes are arranged, and the settings they agree on
 connection.py    joining the processes; operations in which all take part
 wire.py          messages between two ranks
-threads.py       heartbeats and other threads beside the main one
+liveness.py      who is alive: asking and answering
+threads.py       threads beside the main one
 worker.py        what the workers of all families share
 server.py        what the servers of all families share
 scheduled.py, lazy.py, asynchronous.py    when each family sends and waits

@@ -16,9 +16,10 @@ from prlc.engines.processes.threads import BackgroundThread
 from prlc.engines.processes.wire import Tag
 from prlc.engines.processes.worker import Worker
 from prlc.engines.roles.asynchronous import AsynchronousServerRole
+from prlc.engines.roles.lengths import length_of
 from prlc.engines.roles.notes import Kind, Note
 from prlc.engines.roles.packing import Vector
-from prlc.engines.roles.rule import Shard
+from prlc.engines.roles.rule import Shard, check_model
 from prlc.errors import PeerError, PrlcError
 from prlc.methods import Asynchronous, Mask
 
@@ -123,10 +124,14 @@ class AsynchronousServer(Server):
 
     def _apply_arrival(self, worker: int, note: Note) -> None:
         update = self._checked(note, worker, "its update")
+        if update is not None:
+            for found in self._lengths.check({worker: length_of(update)}):
+                update = None if self._leaves_out(found, note.step) else update
         staleness, free = self.role.take(worker, update, note.lr)
         if staleness is not None:
             self._staleness.append(staleness)
             self._pushes[worker] += 1
+        check_model(self.values, self.role.applied // self.settings.num_workers)
         self._losses.append(note.loss)
         self._go_on(free)
 

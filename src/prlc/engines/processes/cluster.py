@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prlc.engines.roles.lazy import LazySettings
 from prlc.engines.roles.scheduled import RoleSettings
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Method, Scheduled
 from prlc.optim.optimizers import RuleSettings
-from prlc.text import file_digest
+from prlc.text import file_digest, is_number
 
 LAYOUTS = ("server", "sharded")
 ON_BAD_UPDATE = ("stop", "skip")
+ON_LONG_UPDATE = ("warn", "stop", "skip")
+_LARGEST_WINDOW = 10_000
+_LONGEST_TIMEOUT = 30 * 86_400.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,10 @@ class Cluster:
     """Seconds of silence after which a process counts as hung."""
     on_bad_update: str = "stop"
     """What to do with an update that is not finite or misshapen: stop, or skip it."""
+    on_long_update: str = "warn"
+    """What to do with an update that is far longer than the other workers': warn, stop, or skip."""
+    length_bound: float = 100.0
+    """How many times as long as the longest of the others' an update may be."""
     record_timeline: bool = False
     emulate_compute: bool = False
     """Slow every step down to the simulated network's compute time."""
@@ -36,6 +44,7 @@ class Cluster:
         for name, value, known in (
             ("layout", self.layout, LAYOUTS),
             ("answer to a bad update", self.on_bad_update, ON_BAD_UPDATE),
+            ("answer to a long update", self.on_long_update, ON_LONG_UPDATE),
         ):
             if value not in known:
                 raise ConfigError(f"There is no {name} {value!r}. Choose: {', '.join(known)}.")
@@ -43,15 +52,32 @@ class Cluster:
             raise ConfigError(
                 f"The window must be a whole number of pushes, 1 or more, but is {self.window!r}."
             )
+        if self.window > _LARGEST_WINDOW:
+            raise ConfigError(
+                f"The window must be {_LARGEST_WINDOW:,} pushes at most, each of which takes "
+                f"memory, but is {self.window:,}."
+            )
+        if not (is_number(self.length_bound) and self.length_bound >= 1):
+            raise ConfigError(
+                "The bound on an update's length must be a number, 1 or more, but is "
+                f"{self.length_bound!r}."
+            )
         if not 0 < self.peer_timeout < math.inf:
             raise ConfigError(
                 "The time after which a process counts as hung must be a positive number of "
                 f"seconds but is {self.peer_timeout!r}."
             )
+        if self.peer_timeout > _LONGEST_TIMEOUT:
+            raise ConfigError(
+                "The time after which a process counts as hung must be a month at most but is "
+                f"{self.peer_timeout:.3g} s."
+            )
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """The settings that decide the result."""
-        return {"layout": self.layout, "on_bad_update": self.on_bad_update}
+        bound = {} if self.on_long_update == "warn" else {"length_bound": self.length_bound}
+        answers = {"on_bad_update": self.on_bad_update, "on_long_update": self.on_long_update}
+        return {"layout": self.layout, **answers, **bound}
 
 
 @dataclass(frozen=True)
@@ -103,6 +129,8 @@ class RunSettings:
     """How many steps; None: until the workers say goodbye."""
     window: int = Cluster.window
     on_bad_update: str = Cluster.on_bad_update
+    on_long_update: str = Cluster.on_long_update
+    length_bound: float = Cluster.length_bound
     lr: Callable[[int], float] | None = None
     """The learning rate of a step; None: the last one that a worker sent."""
     save_every: int = 0
@@ -144,7 +172,7 @@ class RunSettings:
         """What must be the same on all ranks, for error messages."""
         digest = file_digest(type(self.method))
         method = str(self.method) + (f" (file {digest})" if digest else "")
-        names = ("seed", "steps", "on_bad_update", "save_every", "collect_every")
+        names = ("seed", "steps", "on_bad_update", "on_long_update", "save_every", "collect_every")
         settings = {"method": method} | {name: getattr(self, name) for name in names}
         settings["optimizer at"] = "server" if self.rule.takes_gradients else "workers"
         return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,28 +19,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from prlc import launcher
 from prlc.engines.processes.cluster import Layout
-from prlc.engines.processes.threads import Heartbeat, exit_with_parent
+from prlc.engines.processes.liveness import Answering, Liveness, Peer, own_addresses
+from prlc.engines.processes.threads import within
 from prlc.engines.processes.wire import Route, Tag, Wire, from_bytes, to_bytes
 from prlc.errors import ConfigError, PeerError
 
 _runs = itertools.count()  # numbers the runs of this process
 _LEAST_JOIN_TIMEOUT = 300.0  # seconds: others may take that long to arrive
-_LEAST_END_TIMEOUT = 3600.0  # seconds: rank 0 may still be evaluating; a death is noticed at once
+_LEAST_END_TIMEOUT = 3600.0  # seconds: rank 0 may be evaluating; who is silent is noticed earlier
+_POLL_INTERVAL = 0.05  # seconds
+_REFUSAL_SECONDS = 5.0  # to tell the others that this process does not take part
 
 
-@dataclass(frozen=True)
+@dataclass
 class Connection:
     """This process among the others."""
 
     layout: Layout
     wire: Wire
-    shards: dist.ProcessGroup | None
-    """The process group in which several servers add up sums; None if there is only one."""
     device: torch.device
     """Where payload must be to be sent."""
     leaves: bool
     """Whether to leave torch.distributed at the end, because this package joined it."""
+    shards: dist.ProcessGroup | None = None
+    """The process group in which several servers add up sums; None if there is only one."""
 
     @property
     def rank(self) -> int:
@@ -46,7 +54,7 @@ class Connection:
         """Send rank 0's content to every rank; returns it there."""
         data = to_bytes(content)
         size = torch.tensor([len(data)])
-        with self._collective():
+        with self.together():
             dist.broadcast(size, 0, self.wire.control)
             if self.rank != 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
@@ -76,7 +84,7 @@ class Connection:
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors, in place, with those of rank 0."""
-        with self._collective():
+        with self.together():
             for tensor in tensors:
                 on_cpu = tensor.detach().cpu().clone()
                 dist.broadcast(on_cpu, 0, self.wire.control)
@@ -86,30 +94,38 @@ class Connection:
         """Turn sums over this rank's shard, in place, into sums over the whole model."""
         if self.shards is not None:
             limit = timedelta(seconds=2 * self.wire.timeout)  # rank 0 may be evaluating
-            with self._collective():
+            with self.together():
                 dist.all_reduce(sums, group=self.shards, async_op=True).wait(limit)
 
     def close(self) -> None:
         """Disconnect once every rank has come this far."""
-        with self._collective():
+        with self.together():
             dist.barrier(self.wire.control)
-        if self.wire.heartbeat is not None:
-            self.wire.heartbeat.stop()
+        if self.wire.liveness is not None:
+            self.wire.liveness.stop()
         if self.leaves:
-            dist.destroy_process_group()
+            with suppress(RuntimeError):  # others may have left before
+                dist.destroy_process_group()
 
     @contextmanager
-    def _collective(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         """Explain the failure of an operation in which all ranks take part."""
-        try:
-            yield
-        except RuntimeError as error:  # torch does not say which rank was missing
-            raise PeerError(
-                -1,
-                "Another process of the run hangs or has died: not all ranks took part in an "
-                "operation that needs them all. Its own output says why; started again, the run "
-                f"goes on from its checkpoint. (torch: {str(error).partition(chr(10))[0]})",
-            ) from None
+        liveness = self.wire.liveness
+        with liveness.waiting(self._missing) if liveness else nullcontext():
+            try:
+                yield
+            except RuntimeError as error:  # torch does not say which rank was missing
+                raise self._missing(liveness.silent() if liveness else [], error) from None
+
+    def _missing(self, silent: list[int], error: Exception | None = None) -> PeerError:
+        who = self.wire.names[silent[0]] if silent else "Another process of the run"
+        said = f" (torch: {str(error).partition(chr(10))[0]})" if error else ""
+        return PeerError(
+            silent[0] if silent else -1,
+            f"{who} hangs or has died: not all ranks took part in an operation that needs them "
+            "all. Its own output says why; started again, the run goes on from its "
+            f"checkpoint.{said}",
+        )
 
 
 def world() -> tuple[int, int]:
@@ -130,34 +146,164 @@ def local_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def connect(layout: str, timeout: float, device: torch.device) -> Connection:
-    """Join the other processes."""
+def connect(
+    layout: str,
+    timeout: float,
+    device: torch.device,
+    settings: Mapping[str, Any] | None = None,
+) -> Connection:
+    """Join the other processes, which must all have the same layout and the same `settings`."""
     rank, num_ranks = world()
     arranged = Layout(layout, num_ranks)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        exit_with_parent()
+    if launcher.started_by_torchrun() and not launcher.has_launcher(os.getppid()):
+        raise PeerError(rank, "The torchrun that started this process is gone, so it ends too.")
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    to_join = timedelta(seconds=max(timeout, _LEAST_JOIN_TIMEOUT))
-    to_end = timedelta(seconds=max(timeout, _LEAST_END_TIMEOUT))
-    number = next(_runs)
+    answering = Answering(secrets.token_hex(8))
+    told = {"layout": layout, "number of processes": num_ranks, **(settings or {})}
     joined = dist.is_initialized()  # by the user's script
-    if not joined:
-        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = _store(f"run-{number}", to_join) if agent else None  # None: torch makes one
-        dist.init_process_group(
-            backend, timeout=to_join, store=store, rank=rank, world_size=num_ranks
+    to_join = max(timeout, _LEAST_JOIN_TIMEOUT)
+    store, others = _find_others(rank, num_ranks, told, answering, joined, to_join)
+    names = arranged.names()
+    _check_same([each["settings"] for each in others], names)
+    peers = [Peer([(host, port) for host, port in o["addresses"]], o["word"]) for o in others]
+    liveness = Liveness(rank, peers, timeout, answering)
+    wire = Wire(rank, timeout, names, {}, None, liveness)
+    connection = Connection(arranged, wire, device if on_gpu else torch.device("cpu"), not joined)
+    with connection.together():
+        if not joined:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+                timeout=timedelta(seconds=to_join),
+                store=PrefixStore("torch", store),
+                rank=rank,
+                world_size=num_ranks,
+            )
+        make = functools.partial(dist.new_group, timeout=timedelta(seconds=to_join))
+        wire.payload.update(payload_groups(arranged, make, on_gpu))
+        to_end = timedelta(seconds=max(timeout, _LEAST_END_TIMEOUT))
+        wire.control = dist.new_group(backend="gloo", timeout=to_end)
+        if len(arranged.servers) > 1:
+            connection.shards = make(backend="gloo")
+    return connection
+
+
+def refuse(error: Exception) -> None:
+    """Tell those who wait to join that this process never will, if it has not joined already."""
+    if "MASTER_ADDR" not in os.environ or next(_runs) > 0:
+        return
+
+    def tell() -> None:
+        store = _keys(_store(joined=True, seconds=_REFUSAL_SECONDS), 0)
+        store.set("refused", json.dumps([int(os.environ["RANK"]), str(error)]))
+
+    with suppress(RuntimeError, TimeoutError, ValueError, KeyError):
+        within(_REFUSAL_SECONDS, tell)
+
+
+# -- finding the others ---------------------------------------------------------------------------
+
+
+def _find_others(
+    rank: int,
+    num_ranks: int,
+    settings: Mapping[str, Any],
+    answering: Answering,
+    joined: bool,
+    seconds: float,
+) -> tuple[PrefixStore, list[dict[str, Any]]]:
+    """The store of this run, and what each rank told the others there."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    own = {
+        "addresses": [(each, answering.port) for each in own_addresses(host, port)],
+        "word": answering.word,
+        "settings": settings,
+    }
+    number = next(_runs)
+
+    def find() -> tuple[PrefixStore, list[dict[str, Any]]]:
+        store = _keys(_store(joined, seconds), number)
+        return store, _meet(store, rank, num_ranks, own, seconds)
+
+    try:
+        return within(seconds + _REFUSAL_SECONDS, find)
+    except (RuntimeError, TimeoutError) as error:  # of the store
+        raise PeerError(
+            0,
+            f"The store at {host}:{port}, where all processes of a run meet, does not answer "
+            f"({str(error).partition(chr(10))[0] or 'it hangs'}). Look at the machine that it is "
+            "on, and start again.",
+        ) from None
+
+
+def _meet(
+    store: Any, rank: int, num_ranks: int, own: Mapping[str, Any], seconds: float
+) -> list[dict[str, Any]]:
+    """Tell all others what they must know of this rank; what they tell, by rank."""
+    if store.compare_set(f"claim-{rank}", "", own["word"]).decode() != own["word"]:
+        raise PeerError(
+            rank,
+            f"Another process already takes part as rank {rank}: one of an earlier start may still "
+            "be alive. End it, or start with another port.",
         )
-    payload = payload_groups(arranged, lambda: dist.new_group(timeout=to_join), on_gpu)
-    control = dist.new_group(backend="gloo", timeout=to_end)
-    several = len(arranged.servers) > 1
-    shards = dist.new_group(backend="gloo", timeout=to_join) if several else None
-    heartbeat = Heartbeat(rank, num_ranks, timeout, _store(f"heartbeat-{number}", to_join))
-    wire = Wire(rank, timeout, arranged.names(), payload, control, heartbeat)
-    payload_on = device if on_gpu else torch.device("cpu")
-    return Connection(arranged, wire, shards, payload_on, leaves=not joined)
+    store.set(f"told-{rank}", json.dumps(own))
+    keys, deadline = [f"told-{each}" for each in range(num_ranks)], time.monotonic() + seconds
+    while not store.check(keys):
+        if store.check(["refused"]):
+            who, why = json.loads(store.get("refused"))
+            raise PeerError(who, f"Rank {who} does not take part, so nobody can: {why}")
+        if time.monotonic() > deadline:
+            late = [each for each, key in enumerate(keys) if not store.check([key])]
+            raise PeerError(
+                late[0],
+                f"Rank {late[0]} has not come within {seconds:g} s. Look at its output, and start "
+                "as many processes as the run takes.",
+            )
+        time.sleep(_POLL_INTERVAL)
+    return [json.loads(store.get(key)) for key in keys]
+
+
+def _check_same(settings: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Refuse to begin if a rank differs from rank 0."""
+    first = settings[0]
+    for rank, other in enumerate(settings):
+        for name in {**first, **other}:
+            if first.get(name) != other.get(name):
+                who = f"rank {rank}" if name in ("layout", "workers") else names[rank]
+                raise ConfigError(
+                    f"All processes must have the same {name}, but {who} has {other.get(name)}, "
+                    f"and rank 0 has {first.get(name)}. Start all with the same settings."
+                )
+
+
+@functools.cache
+def _store(joined: bool, seconds: float) -> TCPStore:
+    """The store where processes find each other: torchrun's, or one that rank 0 makes."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    there = joined or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return TCPStore(
+        host,
+        port,
+        is_master=not there and os.environ["RANK"] == "0",
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def _keys(store: TCPStore, number: int) -> PrefixStore:
+    """The store's keys for this start and run alone.
+
+    torchrun keeps one store across restarts, where old keys lead to processes that are gone
+    (pytorch/pytorch#135712). So every start has its own keys, and so has every run within one
+    start, since torch numbers its groups from zero again.
+    """
+    start = [os.environ.get(f"TORCHELASTIC_{name}") for name in ("RUN_ID", "RESTART_COUNT")]
+    return PrefixStore(f"prlc-{start[0]}-{start[1]}-{number}", store)
+
+
+# -- process groups -------------------------------------------------------------------------------
 
 
 def routes(layout: Layout) -> list[Route]:
@@ -175,15 +321,3 @@ def payload_groups(layout: Layout, make: Callable[[], Any], in_order: bool) -> d
     """
     one = None if in_order else make()
     return {route: make() if in_order else one for route in routes(layout)}
-
-
-def _store(name: str, timeout: timedelta) -> PrefixStore:
-    """The store where processes find each other, with keys for this start and purpose alone.
-
-    torchrun keeps one store across restarts, where old keys lead to processes that are gone
-    (pytorch/pytorch#135712). So every start has its own keys, and so has every run within one
-    start, since torch numbers its groups from zero again.
-    """
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(host, port, is_master=False, timeout=timeout)
-    return PrefixStore(f"prlc-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT')}-{name}", store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import Asynchronous, Lazy, Scheduled
 from prlc.network.traffic import Counts
 from prlc.optim.optimizers import make, set_lr
+from prlc.schema import TEXT, WHOLE, Form, Like, Table
 
 Pace = Callable[[int, int], float]
 """The seconds that a worker's step takes at least."""
@@ -48,9 +49,9 @@ class ProcessRuntime(Runtime):
     def device(self, name: str) -> str:
         return str(local_device(name))
 
-    def connect(self, job: Job) -> None:
+    def connect(self, job: Job, settings: Mapping[str, Any]) -> None:
         cluster = self._cluster
-        self._connection = connect(cluster.layout, cluster.peer_timeout, job.device)
+        self._connection = connect(cluster.layout, cluster.peer_timeout, job.device, settings)
         workers = len(self._connection.layout.workers)
         if workers != job.num_workers:
             raise ConfigError(
@@ -76,6 +77,8 @@ class ProcessRuntime(Runtime):
             steps=cadence.steps,
             window=cluster.window,
             on_bad_update=cluster.on_bad_update,
+            on_long_update=cluster.on_long_update,
+            length_bound=cluster.length_bound,
             lr=job.lr,
             weights=job.weights(),
             rule=job.rule(),
@@ -174,6 +177,15 @@ class Distributed(Engine):
 
     def _own_state(self) -> dict[str, Any]:
         return {"layout": self._peer.connection.layout.name, **(self._peer.saved or {})}
+
+    def state_form(self) -> Form:
+        """Each rank checks its own part: here, that there is one for everybody."""
+        layout = self._peer.connection.layout
+        counts = {"shards": len(layout.servers), "workers": len(layout.workers)}
+        parts = {name: Like([None] * count) for name, count in counts.items()}
+        traffic = Like(self.traffic.state())
+        own = Table({"layout": TEXT}, parts)
+        return Table({"steps_done": WHOLE, "traffic": traffic, "engine": own})
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
         layout = self._peer.connection.layout.name

@@ -13,6 +13,7 @@ from prlc.engines.base import StepReport
 from prlc.engines.processes.server import Server, mean_loss
 from prlc.engines.processes.worker import Worker
 from prlc.engines.roles.lazy import LazyServerRole, LazyWorkerRole
+from prlc.engines.roles.lengths import length_of
 from prlc.engines.roles.notes import Kind, Note
 from prlc.engines.roles.packing import Vector
 from prlc.engines.roles.rule import Shard
@@ -52,6 +53,7 @@ class LazyServer(Server):
         settings, role = self.settings, self.role
         computes = role.asked.copy()
         pushes, losses = np.zeros(settings.num_workers, bool), []
+        updates: dict[int, tuple[Vector, float]] = {}
         for worker in np.flatnonzero(computes).tolist():
             what = f"its gradient of step {step}"
             note = self._inbox.note(worker, what)
@@ -66,8 +68,14 @@ class LazyServer(Server):
                 continue
             update = self._checked(note, worker, what)
             if update is not None:
-                pushes[worker] = True
-                role.take(worker, update, note.lr)
+                updates[worker] = (update, note.lr)
+        lengths = {worker: length_of(update) for worker, (update, _) in updates.items()}
+        for found in self._lengths.check(lengths):
+            if self._leaves_out(found, step):
+                del updates[found.worker]
+        for worker, (update, lr) in updates.items():
+            pushes[worker] = True
+            role.take(worker, update, lr)
         self._outbox.flush_all()
         sums = role.finish(step, settings.lr(step) if settings.lr else self._lr)
         self._sum_over_shards(sums)

@@ -20,6 +20,7 @@ from prlc.engines.processes.wire import Tag
 from prlc.engines.processes.worker import Recorder, Worker
 from prlc.engines.roles.local_model import LocalModel
 from prlc.engines.roles.packing import Packing, Vector
+from prlc.errors import CheckpointError
 from prlc.methods import Asynchronous, Lazy
 
 Parts = dict[str, Any]
@@ -107,10 +108,17 @@ class Peer:
         }
 
     def _load(self, part: Parts) -> None:
-        if self.server is not None:
-            self.server.load_state(part["shard"])
-        if self.worker is not None:
-            self.worker.load_state(part["worker"])
+        try:
+            if self.server is not None:
+                self.server.load_state(part["shard"])
+            if self.worker is not None:
+                self.worker.load_state(part["worker"])
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            name = self._wire.names[self.connection.rank]
+            raise CheckpointError(
+                f"The checkpoint's part for {name} does not fit it ({str(error)[:120]}). Begin the "
+                "run anew in another folder."
+            ) from None
 
     def serve(self, step: int) -> StepReport | None:
         """Do the server's part of a step; rank 0 collects the global model when due."""

@@ -103,6 +103,10 @@ class ScheduledServer(Server):
             self._refuse(Kind.INFINITE, worker, step)
         if bad:
             role.leave_out(bad, step)
+        long = role.long_messages(self._lengths)
+        too_long = [each.worker for each in long if self._leaves_out(each, step)]
+        if too_long:
+            role.leave_out(too_long, step)
         if role.lends:
             self._outbox.flush_all()  # nobody is still being sent the model that changes now
         role.finish(step, self.settings.lr(step) if self.settings.lr else self._lr)

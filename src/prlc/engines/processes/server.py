@@ -19,6 +19,7 @@ from torch import Tensor
 from prlc.engines.base import StepReport
 from prlc.engines.processes.cluster import RunSettings
 from prlc.engines.processes.wire import Pending, Tag, Wire
+from prlc.engines.roles.lengths import Lengths, TooLong
 from prlc.engines.roles.notes import Kind, Note, bad_update
 from prlc.engines.roles.packing import Packing, Vector, is_finite
 from prlc.methods import Mask
@@ -125,6 +126,7 @@ class Server(ABC):
         self.settings, self._packing, self._number = settings, packing, number
         self.role = self._make_role(values)
         self.bad_updates = np.zeros(settings.num_workers, np.int64)
+        self._lengths = Lengths(settings.num_workers, settings.length_bound)
         self._wire, self._ranks, self._on_save = wire, ranks, on_save
         self._inbox = Inbox(wire, ranks, self._push_like, self.depth)
         self._outbox = Outbox(wire, ranks)
@@ -200,13 +202,29 @@ class Server(ABC):
             raise error
         log.warning("Left out: %s", error)
 
+    def _leaves_out(self, found: TooLong, step: int) -> bool:
+        """Whether to leave out an update that is too long; warns, or stops the run."""
+        error = found.error(step)
+        if self.settings.on_long_update == "stop":
+            self._wire.cause = error
+            raise error
+        skips = self.settings.on_long_update == "skip"
+        self.bad_updates[found.worker] += skips
+        log.warning("%s: %s", "Left out" if skips else "Taken all the same", error)
+        return skips
+
     def state(self) -> dict[str, Any]:
         """This shard's part of a checkpoint, as copies."""
-        return {"role": self.role.state(), "bad_updates": self.bad_updates.tolist()}
+        return {
+            "role": self.role.state(),
+            "bad_updates": self.bad_updates.tolist(),
+            "lengths": self._lengths.state(),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.role.load_state(state["role"])
         self.bad_updates[:] = state["bad_updates"]
+        self._lengths.load_state(state["lengths"])
 
 
 def mean_loss(losses: Sequence[float]) -> float:

@@ -33,6 +33,7 @@ from prlc.errors import ConfigError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, RuleSettings, choose
 from prlc.runs.folder import RunFolder
+from prlc.schema import PLAIN, WHOLE, Table
 
 
 def join(
@@ -157,7 +158,7 @@ class Team:
             self._folder.check_config(described)
         else:
             self._folder = RunFolder.create(self._path, described)
-        return self._folder.newest_checkpoint()
+        return self._folder.newest_checkpoint(Table({"steps_done": WHOLE, "parts": PLAIN}))
 
     def _serve(self, peer: Peer, start: int) -> None:
         """Serve the global model, or this process's shard, until all workers are done."""

@@ -1,4 +1,4 @@
-"""Threads beside the main one: heartbeats, waiting for peers, half of a rank that has two roles."""
+"""Threads beside the main one: waiting for peers, half of a rank that has two roles."""
 
 from __future__ import annotations
 
@@ -6,61 +6,15 @@ import atexit
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from prlc.errors import PrlcError
 
-_BEATS_PER_TIMEOUT = 8
-_LONGEST_INTERVAL = 30.0  # seconds between two heartbeats
-_PARENT_CHECK_INTERVAL = 0.5  # seconds
-
-
-class Heartbeat:
-    """This process's heartbeat, and a look at the others'.
-
-    In the sharded layout everybody waits for everybody: if one process hangs, the one awaited here
-    may itself only be waiting. So every process increments a counter in the shared store; the one
-    whose counter stands still hangs.
-    """
-
-    def __init__(self, rank: int, num_ranks: int, timeout: float, store: Any) -> None:
-        self._rank, self._num_ranks, self._store = rank, num_ranks, store
-        self._interval = min(timeout / _BEATS_PER_TIMEOUT, _LONGEST_INTERVAL)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
-        self._thread.start()
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        """Stop beating: from now on this process looks dead."""
-        self._stopped.set()
-        self._thread.join(timeout=1.0)
-        atexit.unregister(self.stop)
-
-    def silent(self) -> list[int]:
-        """The ranks without a heartbeat. Takes two intervals."""
-        try:
-            before = self._counts()
-            time.sleep(2 * self._interval)
-            pairs = zip(before, self._counts(), strict=True)
-        except RuntimeError:  # the store is gone
-            return []
-        return [rank for rank, (then, now) in enumerate(pairs) if now == then]
-
-    def _counts(self) -> list[int]:
-        return [self._store.add(str(rank), 0) for rank in range(self._num_ranks)]
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(self._interval):
-            try:
-                self._store.add(str(self._rank), 1)
-            except RuntimeError:
-                return
+T = TypeVar("T")
 
 
 class BackgroundThread(threading.Thread):
@@ -68,6 +22,26 @@ class BackgroundThread(threading.Thread):
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         super().__init__(target=work, daemon=True, name=name)
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Do work that may never return, such as asking a store; raises TimeoutError then."""
+    ended: list[T | BaseException] = []
+
+    def run() -> None:
+        try:
+            ended.append(work())
+        except BaseException as error:
+            ended.append(error)
+
+    thread = BackgroundThread(run, "within")
+    thread.start()
+    thread.join(seconds)
+    if not ended:
+        raise TimeoutError
+    if isinstance(ended[0], BaseException):
+        raise ended[0]
+    return ended[0]
 
 
 @atexit.register
@@ -104,15 +78,3 @@ def run_in_background(work: Callable[[], None], name: str) -> threading.Thread:
     thread = BackgroundThread(guarded, name)
     thread.start()
     return thread
-
-
-def exit_with_parent() -> None:
-    """Exit once torchrun is gone: nothing else would end this process before a restart."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_CHECK_INTERVAL)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="parent watch").start()

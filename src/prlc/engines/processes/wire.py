@@ -18,6 +18,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
@@ -27,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from prlc.engines.processes.threads import Heartbeat
+from prlc.engines.processes.liveness import Liveness
 from prlc.engines.roles.packing import Vector
 from prlc.errors import PeerError, PrlcError
 
@@ -63,12 +64,13 @@ class Pending:
     def wait(self, what: str, timeout: float | None = None) -> None:
         """Wait until it has been sent or received. An error names `what` was awaited."""
         limit = self.wire.timeout if timeout is None else timeout
-        for work in self.works:
-            try:
-                work.wait(timedelta(seconds=limit))
-            except (RuntimeError, TimeoutError) as error:
-                why = self.wire.cause or self.wire.explain(self.rank, what, limit, error)
-                raise why from None
+        with self.wire.waiting(self.rank, what):
+            for work in self.works:
+                try:
+                    work.wait(timedelta(seconds=limit))
+                except (RuntimeError, TimeoutError) as error:
+                    why = self.wire.cause or self.wire.explain(self.rank, what, limit, error)
+                    raise why from None
         self.works = []
 
 
@@ -83,7 +85,7 @@ class Wire:
     """What errors call each rank: "rank 3 (worker 2)"."""
     payload: dict[Route, Any]  # the process group of each route
     control: dist.ProcessGroup | None  # the group for notes, always on CPU
-    heartbeat: Heartbeat | None = None
+    liveness: Liveness | None = None
     cause: PrlcError | None = None
     """Why this process is ending, if it is: later connection failures are its consequence."""
     payload_sent: dict[tuple[Tag, int], int] = field(
@@ -130,23 +132,36 @@ class Wire:
         self.receive([data], rank, tag).wait(what, timeout)
         return from_bytes(data)
 
+    def waiting(self, rank: int, what: str) -> AbstractContextManager[None]:
+        """While a message is awaited: somebody who hangs is named soon after the timeout."""
+        if self.liveness is None or rank == self.rank:
+            return nullcontext()
+        return self.liveness.waiting(lambda silent: self.silence(rank, what, silent))
+
+    def silence(
+        self, rank: int, what: str, silent: list[int], limit: float | None = None
+    ) -> PeerError:
+        """The error for a wait that was too long, if some ranks do not answer."""
+        seconds = self.timeout if limit is None else limit
+        waited = f"Nothing came from {self.names[rank]} for {seconds:g} s while {what} was awaited"
+        if silent and rank not in silent:
+            return PeerError(
+                silent[0],
+                f"{waited}: it waits in turn for {self.names[silent[0]]}, which gives no sign "
+                "of life. Look there, or allow more time with --peer-timeout.",
+            )
+        return PeerError(
+            rank,
+            f"{waited}: it hangs, or its machine or network does. Look there, or allow more "
+            "time with --peer-timeout.",
+        )
+
     def explain(self, rank: int, what: str, limit: float, error: Exception) -> PeerError:
         """Turn torch's error into one that names the rank at fault."""
         name = self.names[rank]
         if isinstance(error, TimeoutError) or "timed out" in str(error).lower():
-            silent = self.heartbeat.silent() if self.heartbeat else []
-            waited = f"Nothing came from {name} for {limit:g} s while {what} was awaited"
-            if silent and rank not in silent:
-                return PeerError(
-                    silent[0],
-                    f"{waited}: it waits in turn for {self.names[silent[0]]}, which gives no sign "
-                    "of life. Look there, or allow more time with --peer-timeout.",
-                )
-            return PeerError(
-                rank,
-                f"{waited}: it hangs, or its machine or network does. Look there, or allow more "
-                "time with --peer-timeout.",
-            )
+            silent = self.liveness.silent() if self.liveness else []
+            return self.silence(rank, what, silent, limit)
         return PeerError(
             rank,
             f"The connection to {name} broke while {what} was awaited: it has died or cannot be "

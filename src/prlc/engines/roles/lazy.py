@@ -13,7 +13,7 @@ from torch import Tensor
 from prlc.draws import Purpose
 from prlc.encodings import Draw
 from prlc.engines.roles.packing import Packing, Vector, distance_sq, is_finite
-from prlc.engines.roles.rule import ServerRule, Shard
+from prlc.engines.roles.rule import ServerRule, Shard, check_model
 from prlc.engines.roles.scheduled import Codec, PushBuffer
 from prlc.errors import DivergedError
 from prlc.methods import Lazy, Mask
@@ -117,6 +117,7 @@ class LazyServerRole:
                 flat.add_(part / len(self._buffers))
         before = self._copy()
         self.rule.apply(total, lr)
+        check_model(self.shard.values, step)
         now = self.shard.split(self.shard.values)[0]
         distances = [distance_sq(now, seen) for seen in self._seen] or [0.0] * self._num_workers
         changes = np.nan_to_num(self._changes)

@@ -65,9 +65,9 @@ class LocalModel:
         for flat in update:
             flat.zero_()
         if not self._packing.fits(_detached(self.model)):
-            before = self._packing.tensors(self.values)
-            for tensor, value in zip(travelling(self.model), before, strict=True):
-                tensor.data = value.to(tensor.device, copy=True)
+            before = zip(self._packing.tensors(self.values), self._packing.own_dtypes, strict=True)
+            for tensor, (value, dtype) in zip(travelling(self.model), before, strict=True):
+                tensor.data = value.to(tensor.device, dtype, copy=True)
                 tensor.grad = None
         self.show()
 

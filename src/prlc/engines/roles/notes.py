@@ -20,7 +20,7 @@ class Kind(IntEnum):
     UPDATE = 1  # worker: an update comes with this note
     NOTHING = 2  # worker: no update this time (LAG-WK)
     INFINITE = 3  # worker: no update, it was not finite
-    MISSHAPEN = 4  # worker: no update, its shapes were not the agreed ones
+    MISSHAPEN = 4  # worker: no update, its shapes or types were not the agreed ones
     BYE = 5  # worker: I have taken my last step
     GO = 6  # server: a model comes with this note; compute the named step
     WAIT = 7  # server: not your turn, but I am alive, and may want your state
@@ -57,7 +57,7 @@ def bad_update(kind: Kind, worker: int, step: int) -> PrlcError:
     """The error for an unusable update of this kind."""
     if kind is Kind.MISSHAPEN:
         return ConfigError(
-            f"The model of worker {worker} has other shapes at step {step} than those that all "
-            "agreed on at the start. Change a model before training, not during it."
+            f"The model of worker {worker} has other shapes or types at step {step} than those "
+            "that all agreed on at the start. Change a model before training, not during it."
         )
     return DivergedError(worker, step, "update")

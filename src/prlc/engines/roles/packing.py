@@ -52,7 +52,7 @@ class Packing:
         tensors = travelling(model)
         self._device, self.num_shards = device, num_shards
         self._shapes = [tensor.shape for tensor in tensors]
-        self._own_dtypes = [tensor.dtype for tensor in tensors]
+        self.own_dtypes = [tensor.dtype for tensor in tensors]
         self.flat: FlatModel | None = None
         self.pieces: list[list[Piece]] = []
         if method is not None and not method.trivial:
@@ -60,9 +60,9 @@ class Packing:
             self._dtypes, self._groups = [self.flat.dtype], [list(range(len(tensors)))]
             self.pieces = [self._cut(self.flat, method, shard) for shard in range(num_shards)]
         else:
-            self._dtypes = list(dict.fromkeys(self._own_dtypes))
+            self._dtypes = list(dict.fromkeys(self.own_dtypes))
             self._groups = [
-                [i for i, own in enumerate(self._own_dtypes) if own == dtype]
+                [i for i, own in enumerate(self.own_dtypes) if own == dtype]
                 for dtype in self._dtypes
             ]
         self._sizes = [sum(tensors[i].numel() for i in group) for group in self._groups]
@@ -131,18 +131,19 @@ class Packing:
             tensor.copy_(value)
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the tensors have the agreed shapes."""
-        return [tensor.shape for tensor in tensors] == self._shapes
+        """Whether the tensors have the agreed shapes and types."""
+        kinds = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        return kinds == list(zip(self._shapes, self.own_dtypes, strict=True))
 
     def describe(self) -> str:
         """What must be the same on all ranks."""
         counts = {
             dtype: sum(
                 shape.numel()
-                for shape, own in zip(self._shapes, self._own_dtypes, strict=True)
+                for shape, own in zip(self._shapes, self.own_dtypes, strict=True)
                 if own == dtype
             )
-            for dtype in dict.fromkeys(self._own_dtypes)
+            for dtype in dict.fromkeys(self.own_dtypes)
         }
         numbers = ", ".join(
             f"{n:,} numbers of {str(dtype).removeprefix('torch.')}" for dtype, n in counts.items()

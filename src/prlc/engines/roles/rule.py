@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prlc.engines.roles.packing import Vector
-from prlc.errors import ConfigError
+from prlc.engines.roles.packing import Vector, is_finite
+from prlc.errors import ConfigError, DivergedError
 from prlc.optim.optimizers import (
     RuleSettings,
     make,
@@ -31,6 +31,17 @@ class Shard:
         """The parameters and the buffers of a vector like `values`, as views."""
         pairs = list(zip(vector, self.num_parameters, strict=True))
         return [flat[:n] for flat, n in pairs], [flat[n:] for flat, n in pairs]
+
+
+def check_model(values: Sequence[Tensor], step: int) -> None:
+    """Refuse a model that finite updates have made infinite."""
+    if not is_finite(values):
+        raise DivergedError(
+            -1,
+            step,
+            message=f"The model is not finite after step {step}, though every update was. Lower "
+            "the learning rate and start again.",
+        )
 
 
 class ServerRule:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from prlc.draws import Purpose
 from prlc.encodings import Draw
+from prlc.engines.roles.lengths import Lengths, TooLong, length_of
 from prlc.engines.roles.packing import Packing, Vector, is_finite
-from prlc.engines.roles.rule import ServerRule, Shard
+from prlc.engines.roles.rule import ServerRule, Shard, check_model
 from prlc.engines.roles.scheduled import Codec, PushForm, RoleSettings
 from prlc.errors import DivergedError
 from prlc.methods import Turn
@@ -108,17 +109,29 @@ class ScheduledServerRole:
         """
         if not self._messages or is_finite([*self._total, *self._extra_totals()]):
             return []
-        numbers = {
-            worker: [part for part in message if part.is_floating_point()]
-            for worker, message in self._messages.items()
-        }
-        if self.settings.encodes:
-            for worker, message in self._messages.items():
-                numbers[worker] += [self._decoded(message, block) for block in self._blocks]
-        bad = [worker for worker, parts in numbers.items() if not is_finite(parts)]
+        bad = [worker for worker in self._messages if not is_finite(self._numbers(worker))]
         if not bad:
             raise DivergedError(min(self._messages), step, "sum of updates with that")
         return bad
+
+    def long_messages(self, lengths: Lengths) -> list[TooLong]:
+        """The pushes that are longer than they may be."""
+        if not self._messages:
+            return []
+        weight = sum(self.settings.weight(worker) for worker in self._messages)
+        return lengths.check_step(
+            length_of([self._total[k] for k in self._pushed()]),
+            weight,
+            lambda: {worker: length_of(self._numbers(worker)) for worker in self._messages},
+        )
+
+    def _numbers(self, worker: int) -> Vector:
+        """A worker's push, decoded."""
+        message = self._messages[worker]
+        numbers = [part for part in message if part.is_floating_point()]
+        if self.settings.encodes:
+            numbers += [self._decoded(message, block) for block in self._blocks]
+        return numbers
 
     @torch.no_grad()
     def leave_out(self, workers: Sequence[int], step: int) -> None:
@@ -129,6 +142,12 @@ class ScheduledServerRole:
             self._add(worker, message, first=number == 0)
         if self._messages and not is_finite(self._total):
             self.bad_messages(step)  # the rest is finite, so this names the overflow
+
+    def _pushed(self) -> Sequence[int]:
+        """Which tensors of the shard the pushes taken are for."""
+        if self._flat is None:
+            return range(len(self._total))
+        return [*self._blocks, *(len(self._pieces) + block for block in self._blocks)]
 
     def _extra_totals(self) -> Vector:
         return [] if self._flat is None else self._extra_total
@@ -148,10 +167,8 @@ class ScheduledServerRole:
         if not self._messages:
             return
         weight = sum(self.settings.weight(worker) for worker in self._messages)
-        only: list[int] | None = None
-        if self._flat is not None:
-            only = [*self._blocks, *(len(self._pieces) + block for block in self._blocks)]
-        for k in range(len(self._total)) if only is None else only:
+        pushed = self._pushed()
+        for k in pushed:
             self._total[k].div_(weight)
         if self._flat is not None:
             if self._method.meanwhile.needs_hints:
@@ -162,7 +179,8 @@ class ScheduledServerRole:
             collect = self._method.meanwhile.collect
             for block, total in enumerate(self._extra_total):
                 self._extra[block] = collect(self._extra[block], total / weight, share)
-        self.rule.apply(self._total, lr, only)
+        self.rule.apply(self._total, lr, pushed)
+        check_model(self.shard.values, step)
         if self._flat is None or self._method.down.what != "gather":
             self._messages = {}
 

@@ -28,6 +28,7 @@ from prlc.errors import ConfigError
 from prlc.network.traffic import payload_bytes
 
 _CHUNK_BYTES = 16 * 2**20  # of gradients and inputs at once: more no longer fits a CPU's cache
+_MOST_THREADS = 64  # more only where there are cores for them
 _CLEARLY = 0.9  # an execution must save a tenth to be preferred to a simpler one
 
 
@@ -43,6 +44,13 @@ class Execution:
             raise ConfigError(
                 "An execution needs at least one worker at a time and one thread, but has "
                 f"{self.chunk!r} and {self.threads!r}."
+            )
+
+        most = max(_MOST_THREADS, 4 * (os.cpu_count() or 1))
+        if self.threads > most:
+            raise ConfigError(
+                f"An execution has {most} threads at most here, but {self.threads:,} were asked "
+                "for: take about as many as there are cores."
             )
 
     @property
