@@ -123,6 +123,8 @@ class Server(ABC):
         self._inbox = Inbox(wire, ranks, self._push_like, self.depth)
         self._outbox = Outbox(wire, ranks)
         self._lr = math.nan  # the last that a worker sent
+        self.absent: set[int] = set()
+        """The workers that send no more states."""
 
     @abstractmethod
     def _make_role(self, values: Vector) -> Any:
