@@ -1,4 +1,4 @@
-"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER.
+"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER [frozen].
 
 Most cases train w in R^3 on ||w - c||^2 / 2 with a c for each worker, so that all can be computed
 by hand. They run one after another in the same processes; every rank writes what it found.
@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -318,6 +319,30 @@ def two_trainings(team: prlc.Team) -> list[torch.Tensor]:
     return [train(team, steps=10 + 3 * team.worker) for _ in range(2)]
 
 
+def slow_but_alive(layout: str) -> torch.Tensor:
+    """Worker 0 evaluates for longer than a silent process would be waited for."""
+    team = prlc.join("nsgd", layout=layout, peer_timeout=1.0)
+
+    def evaluate(step: int, model: nn.Module) -> None:
+        del model
+        if team.worker == 0 and step == 2:
+            time.sleep(3.0)
+
+    return train(team, spoil=evaluate)
+
+
+def frozen(layout: str) -> None:
+    """Worker 1 stands still as if its machine did."""
+    team = prlc.join("nsgd", layout=layout, peer_timeout=1.0)
+
+    def freeze(step: int, model: nn.Module) -> None:
+        del model
+        if team.worker == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    train(team, spoil=freeze)
+
+
 def run(layout: str, folder: Path) -> None:
     """All cases one after another."""
     found: dict[str, Any] = {}
@@ -354,6 +379,7 @@ def run(layout: str, folder: Path) -> None:
         "refused": lambda: refusals(teams["nsgd"]),
         "rates": lambda: differing_rates(join("nsgd")),
         "foreign": lambda: foreign_optimizer(teams["nsgd"]),
+        "slow but alive": lambda: slow_but_alive(layout),
         "same data": lambda: same_data(teams["nsgd"]),
         "undisturbed": lambda: resumable(layout, None),
         "interrupted": lambda: resumable(layout, resumed, stop_after=13),
@@ -372,6 +398,7 @@ def run(layout: str, folder: Path) -> None:
 
 def main() -> None:
     layout, workers, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    freezes = sys.argv[4:] == ["frozen"]
     world = workers + (layout == "server")
     os.environ["WORLD_SIZE"] = str(world)
     store = keep_store()
@@ -385,9 +412,14 @@ def main() -> None:
                 dist.init_process_group("gloo")
             with (folder / f"{rank}.txt").open("w") as said:
                 os.dup2(said.fileno(), 2)
-            run(layout, folder)
+            frozen(layout) if freezes else run(layout, folder)
             os._exit(0)
         children.append(child)
+    if freezes:  # worker 1, whom nobody else could end
+        for child in [children[0], *children[2:]]:
+            os.waitpid(child, 0)
+        os.kill(children[1], signal.SIGKILL)
+        children = children[1:2]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     os.kill(store, signal.SIGKILL)
     (folder / "codes.txt").write_text(" ".join(map(str, codes)))

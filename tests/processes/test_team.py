@@ -262,6 +262,24 @@ def test_a_restarted_script_ends_with_the_same_bits(found: tuple[str, Path, list
         assert not different
 
 
+def test_who_lives_is_waited_for(found: tuple[str, Path, list[Found]]) -> None:
+    goal = mean_target(0, 1, 2)
+    expected = goal + (1 - LR) ** STEPS * (starts_of("slow but alive")[0] - goal)
+    torch.testing.assert_close(found[2][0]["slow but alive"], expected, rtol=0, atol=1e-12)
+
+
+def test_who_gives_no_sign_of_life_is_named(tmp_path: Path) -> None:
+    process = forks.start("processes.team_cases", "sharded", "3", tmp_path, "frozen", output=2)
+    try:
+        assert process.wait(timeout=100) == 0
+    finally:
+        process.kill_all()
+    for rank in (0, 2):
+        said = (tmp_path / f"{rank}.txt").read_text()
+        assert "rank 1 (worker 1) has given no sign of life for 1 s" in said
+        assert "prlc.join(peer_timeout=...)" in said
+
+
 def test_who_needs_everybody_refuses_unequal_numbers_of_steps(
     found: tuple[str, Path, list[Found]],
 ) -> None:

@@ -19,6 +19,7 @@ from prlc.engines.roles.scheduled import PushBuffer, push_like
 from prlc.engines.roles.scheduled_server import ScheduledServerRole
 from prlc.engines.roles.scheduled_worker import ScheduledWorkerRole
 from prlc.errors import ConfigError
+from prlc.methods import Scheduled
 
 _NUM_HINTS = 2
 
@@ -36,6 +37,11 @@ class ScheduledServer(Server):
     changed = False
     """Whether the workers go on with other tensors."""
     _warned = False
+
+    def _depth(self) -> int:
+        method = self.settings.method
+        assert isinstance(method, Scheduled)
+        return 1 if method.all_pull and method.delay == 0 else self.depth  # a pull ends each push
 
     def _make_role(self, values: Vector) -> ScheduledServerRole:
         settings = self.settings.role()

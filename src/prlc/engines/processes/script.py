@@ -11,6 +11,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -29,8 +30,8 @@ from prlc.engines.processes.connection import Connection
 from prlc.engines.processes.peer import Peer
 from prlc.engines.processes.scheduled import ScheduledServer
 from prlc.engines.processes.server import log
-from prlc.engines.processes.threads import run_in_background
-from prlc.engines.processes.worker import Worker
+from prlc.engines.processes.threads import Watch, run_in_background
+from prlc.engines.processes.worker import A_DAY, Worker
 from prlc.engines.roles.local_model import ScriptModel
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import is_finite
@@ -89,7 +90,7 @@ class TeamRun(Run):
     ) -> None:
         self._connect, self._settings, self._models, self._also = connect, settings, models, also
         self._positions, self._wait_for_others = positions, wait_for_others
-        self._connection = connection = connect()
+        self._connection = connection = self._connected()
         self._folder: RunFolder | None = None
         self.finished = self.failed = False
         self._peer: Peer | None = None
@@ -119,6 +120,14 @@ class TeamRun(Run):
         hooks += [o.register_step_post_hook(self._after_step) for o in models.optimizers]
         self._hooks = [*hooks, register_optimizer_step_pre_hook(self._check_foreign)]
         self._strangers: set[int] = set()
+
+    def _connected(self) -> Connection:
+        """A connection on which nobody is waited for in vain, but whoever lives in patience."""
+        connection = self._connect()
+        wire = connection.wire
+        assert wire.heartbeat is not None
+        self._watch = Watch(wire.heartbeat, wire.names, wire.timeout)
+        return replace(connection, wire=replace(wire, timeout=A_DAY))
 
     # -- agreeing on what travels -----------------------------------------------------------------
 
@@ -220,7 +229,7 @@ class TeamRun(Run):
         self._changing |= self._newly_changing()
         self._worker.leave(Kind.CHANGE)
         self._end_of_peer()
-        self._connection = self._connect()
+        self._connection = self._connected()
         self._start = self._copies()
         self._settle()
 
@@ -263,11 +272,12 @@ class TeamRun(Run):
                 peer.packing.unpack(
                     [v.detach() for v in server.values], travelling(self._selection)
                 )
+            self._watch.stop()
             peer.close()
             goes_on = isinstance(server, ScheduledServer) and server.changed
             self._peer = None
             if goes_on:
-                self._connection = self._connect()
+                self._connection = self._connected()
                 self._start = self._copies()
         self.steps_done, self.finished = self._served, True
 
@@ -404,6 +414,7 @@ class TeamRun(Run):
         self._worker.finish()
         if self._serving is not None:
             self._serving.join()
+        self._watch.stop()
         self._peer.close()
         self._peer = self._serving = None
 

@@ -35,6 +35,7 @@ from prlc.engines.processes.connection import Connection, connect, local_device
 from prlc.engines.processes.script import Run, TeamRun, check_models
 from prlc.engines.processes.server import log
 from prlc.engines.processes.wire import from_bytes, to_bytes
+from prlc.engines.processes.worker import A_DAY
 from prlc.engines.roles.selection import Models
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
@@ -162,7 +163,9 @@ class Workers(Team):
         self._settings, self._path, self._device = settings, folder, device
         self._layout, self._timeout = layout, wire.timeout
         self._spare: Connection | None = replace(connection, leaves=False)
-        self._votes = dist.new_group(layout.workers, timeout=_A_DAY, backend="gloo")
+        self._votes = dist.new_group(
+            layout.workers, timeout=timedelta(seconds=A_DAY), backend="gloo"
+        )
         self._positions: list[Counted] = []
         self._run: TeamRun | None = None
         self.num_workers = settings.num_workers
@@ -262,9 +265,6 @@ class Workers(Team):
             self.worker,
         )
         run.finish()
-
-
-_A_DAY = timedelta(days=1)
 
 
 def _disconnect() -> None:

@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from prlc.errors import PrlcError
+from prlc.errors import PeerError, PrlcError
 
 _BEATS_PER_TIMEOUT = 8
 _LONGEST_INTERVAL = 30.0  # seconds between two heartbeats
@@ -30,7 +30,7 @@ class Heartbeat:
 
     def __init__(self, rank: int, num_ranks: int, timeout: float, store: Any) -> None:
         self._rank, self._num_ranks, self._store = rank, num_ranks, store
-        self._interval = min(timeout / _BEATS_PER_TIMEOUT, _LONGEST_INTERVAL)
+        self.interval = min(timeout / _BEATS_PER_TIMEOUT, _LONGEST_INTERVAL)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         self._thread.start()
@@ -45,22 +45,63 @@ class Heartbeat:
     def silent(self) -> list[int]:
         """The ranks without a heartbeat. Takes two intervals."""
         try:
-            before = self._counts()
-            time.sleep(2 * self._interval)
-            pairs = zip(before, self._counts(), strict=True)
+            before = self.counts()
+            time.sleep(2 * self.interval)
+            pairs = zip(before, self.counts(), strict=True)
         except RuntimeError:  # the store is gone
             return []
         return [rank for rank, (then, now) in enumerate(pairs) if now == then]
 
-    def _counts(self) -> list[int]:
+    def counts(self) -> list[int]:
+        """How often each rank's heart has beaten."""
         return [self._store.add(str(rank), 0) for rank in range(self._num_ranks)]
 
     def _beat(self) -> None:
-        while not self._stopped.wait(self._interval):
+        while not self._stopped.wait(self.interval):
             try:
                 self._store.add(str(self._rank), 1)
             except RuntimeError:
                 return
+
+
+class Watch:
+    """Ends this process once another's heart has stood still for too long.
+
+    For scripts, which may do anything between two steps: who lives is waited for.
+    """
+
+    def __init__(self, heartbeat: Heartbeat, names: Sequence[str], timeout: float) -> None:
+        self._heartbeat, self._names, self._timeout = heartbeat, names, timeout
+        self._stopped = threading.Event()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        last = [-1] * len(self._names)
+        since = [time.monotonic()] * len(self._names)
+        while not self._stopped.wait(self._heartbeat.interval):
+            try:
+                counts = self._heartbeat.counts()
+            except RuntimeError:  # the store is gone, and who kept it
+                return
+            now = time.monotonic()
+            for rank, count in enumerate(counts):
+                if count != last[rank]:
+                    last[rank], since[rank] = count, now
+                elif now - since[rank] > self._timeout and not self._stopped.is_set():
+                    self._end(rank)
+
+    def _end(self, rank: int) -> None:
+        error = PeerError(
+            rank,
+            f"{self._names[rank]} has given no sign of life for {self._timeout:g} s: it hangs, or "
+            "its machine or network does. Look there, or allow more time with "
+            "prlc.join(peer_timeout=...).",
+        )
+        print(f"error (rank {dist.get_rank()}): {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
 
 
 class BackgroundThread(threading.Thread):

@@ -25,7 +25,7 @@ from prlc.errors import PrlcError
 # A worker waits longer for the server than the server for a worker, so that the server is the first
 # to notice a worker that hangs, and names the right one.
 _TIMEOUT_FACTOR = 2.0
-_A_DAY = 86_400.0  # seconds: the others may go on for long after this worker has left
+A_DAY = 86_400.0  # seconds: the others may go on for long after this worker has left
 
 
 class Recorder:
@@ -237,7 +237,7 @@ class Worker(ABC):
 
     def finish(self) -> None:
         """Fetch the final model, once nobody takes steps any more."""
-        self._pull(self.next_step, "the final model, after step", _A_DAY)
+        self._pull(self.next_step, "the final model, after step", A_DAY)
         self.flush()
 
     def fetch(self) -> Vector | None:
