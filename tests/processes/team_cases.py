@@ -40,6 +40,9 @@ class Point(nn.Module):
         super().__init__()
         self.w = nn.Parameter(torch.randn(3, dtype=torch.float64))  # another one in each process
 
+    def forward(self, worker: int) -> torch.Tensor:
+        return (self.w - target(worker)).square().sum() / 2
+
 
 def seed_of(case: str) -> int:
     return 10 * zlib.crc32(case.encode())
@@ -50,7 +53,8 @@ def target(worker: int) -> torch.Tensor:
 
 
 def loss_of(model: Point, worker: int) -> torch.Tensor:
-    return (model.w - target(worker)).square().sum() / 2
+    loss: torch.Tensor = model(worker)
+    return loss
 
 
 def train(team: prlc.Team, steps: int = STEPS, spoil: Spoil | None = None) -> torch.Tensor:
@@ -94,15 +98,18 @@ def early_stop(team: prlc.Team) -> torch.Tensor:
 
 
 def two_models(team: prlc.Team) -> torch.Tensor:
-    """Two optimizers take turns, as in a GAN."""
+    """Two optimizers take turns; as in a GAN, the first steps while the second's graph waits."""
     first, second = Point(), Point()
-    steps = SGD(first.parameters(), lr=LR), SGD(second.parameters(), lr=2 * LR)
-    with team.train([first, second], steps):
+    one, two = SGD(first.parameters(), lr=LR), SGD(second.parameters(), lr=2 * LR)
+    with team.train([first, second], [one, two]):
         for _ in range(STEPS if team.worker >= 0 else 0):
-            for model, optimizer in zip((first, second), steps, strict=True):
-                optimizer.zero_grad()
-                loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+            one.zero_grad()
+            two.zero_grad()
+            waiting = loss_of(second, team.worker)
+            loss_of(first, team.worker).backward()  # type: ignore[no-untyped-call]
+            one.step()
+            waiting.backward()  # type: ignore[no-untyped-call]
+            two.step()
     return torch.stack([first.w, second.w]).detach()
 
 
@@ -321,19 +328,19 @@ def two_trainings(team: prlc.Team) -> list[torch.Tensor]:
 
 def slow_but_alive(layout: str) -> torch.Tensor:
     """Worker 0 evaluates for longer than a silent process would be waited for."""
-    team = prlc.join("nsgd", layout=layout, peer_timeout=1.0)
+    team = prlc.join("nsgd", layout=layout, peer_timeout=4.0)
 
     def evaluate(step: int, model: nn.Module) -> None:
         del model
         if team.worker == 0 and step == 2:
-            time.sleep(3.0)
+            time.sleep(6.0)
 
     return train(team, spoil=evaluate)
 
 
 def frozen(layout: str) -> None:
     """Worker 1 stands still as if its machine did."""
-    team = prlc.join("nsgd", layout=layout, peer_timeout=1.0)
+    team = prlc.join("nsgd", layout=layout, peer_timeout=4.0)
 
     def freeze(step: int, model: nn.Module) -> None:
         del model
@@ -371,6 +378,8 @@ def run(layout: str, folder: Path) -> None:
         "two trainings": lambda: two_trainings(join("local-sgd:4")),
         "early stop": lambda: early_stop(teams["prlc"]),
         "two models": lambda: two_models(teams["nsgd"]),
+        "two models, prlc": lambda: two_models(join("prlc:0.5", seed=5)),
+        "two models, local": lambda: two_models(join("local-sgd:4")),
         "frozen": lambda: only_what_trains(teams["prlc"]),
         "unfrozen": lambda: only_what_trains(teams["prlc"], unfreeze=6),
         "overflow": lambda: overflow(teams["nsgd"]),

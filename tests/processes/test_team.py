@@ -177,6 +177,44 @@ def test_two_models_with_an_optimizer_each(found: tuple[str, Path, list[Found]])
         torch.testing.assert_close(row, goal + (1 - lr) ** STEPS * (start - goal))
 
 
+def two_by_hand(method: Scheduled, starts: list[torch.Tensor]) -> torch.Tensor:
+    """What becomes of two models whose optimizers take turns.
+
+    A pull at the step of one optimizer concerns both models; the other's gradient is that of the
+    model before.
+    """
+    common = torch.stack(starts)
+    own = [common.clone() for _ in range(3)]
+    unsent = [torch.zeros_like(common) for _ in range(3)]
+    timetable = Timetable(method, 3, seed=5)
+    gradients = [common.clone() for _ in range(3)]
+    for step in range(2 * STEPS):
+        turn, now = timetable[step], step % 2
+        for i in range(3):
+            if now == 0:
+                gradients[i] = own[i] - target(i)
+            update = torch.zeros_like(common)
+            update[now] = -LR * (1 + now) * gradients[i][now]
+            own[i] = own[i] + update
+            unsent[i] += update
+        if turn.is_push or step == 2 * STEPS - 1:
+            common = common + torch.stack(unsent).mean(0)
+            unsent = [torch.zeros_like(common) for _ in range(3)]
+        own = [common.clone() if turn.pulls[i] else own[i] for i in range(3)]
+    return common
+
+
+@pytest.mark.parametrize("name", ["prlc:0.5", "local-sgd:4"])
+def test_two_models_are_exchanged_while_a_backward_pass_waits(
+    name: str, found: tuple[str, Path, list[Found]]
+) -> None:
+    method = parse_method(name)
+    assert isinstance(method, Scheduled)
+    case = "two models, prlc" if name == "prlc:0.5" else "two models, local"
+    expected = two_by_hand(method, starts_of(case, 2))
+    torch.testing.assert_close(found[2][0][case], expected, rtol=0, atol=1e-12)
+
+
 def test_only_what_trains_travels(found: tuple[str, Path, list[Found]]) -> None:
     head, norm, statistics, frozen = 50 * 3 + 3, 2 * 50, 2 * 50, 4 * 50 + 50
     for each in found[2]:
@@ -276,7 +314,7 @@ def test_who_gives_no_sign_of_life_is_named(tmp_path: Path) -> None:
         process.kill_all()
     for rank in (0, 2):
         said = (tmp_path / f"{rank}.txt").read_text()
-        assert "rank 1 (worker 1) has given no sign of life for 1 s" in said
+        assert "rank 1 (worker 1) has given no sign of life for 4 s" in said
         assert "prlc.join(peer_timeout=...)" in said
 
 

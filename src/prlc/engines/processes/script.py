@@ -118,6 +118,10 @@ class TeamRun(Run):
             self._serve_to_the_end()
         hooks = [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
         hooks += [o.register_step_post_hook(self._after_step) for o in models.optimizers]
+        if len(models.optimizers) > 1:
+            hooks += [
+                model.register_forward_pre_hook(self._before_forward) for model in models.models
+            ]
         self._hooks = [*hooks, register_optimizer_step_pre_hook(self._check_foreign)]
         self._strangers: set[int] = set()
 
@@ -227,6 +231,8 @@ class TeamRun(Run):
                 "block of team.train first, and begin another."
             )
         self._changing |= self._newly_changing()
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(None)
         self._worker.leave(Kind.CHANGE)
         self._end_of_peer()
         self._connection = self._connected()
@@ -334,8 +340,10 @@ class TeamRun(Run):
         self._worker.prepare()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        del optimizer, args, kwargs
+        del args, kwargs
         assert self._worker is not None
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(optimizer)
         self._own_steps += 1
         loss = None
         if self._spoilt:
@@ -344,6 +352,12 @@ class TeamRun(Run):
             self._spoilt, loss = [], float("nan")
         self.over = not self._worker.stepped(loss)
         self.steps_done = self._worker.next_step
+
+    def _before_forward(self, model: nn.Module, inputs: Any) -> None:
+        del inputs
+        if self._worker is not None:
+            assert isinstance(self._worker.local, ScriptModel)
+            self._worker.local.called(model)
 
     def _checksum(self) -> float:
         """A number that two workers share only if they computed on the same data."""
@@ -394,6 +408,8 @@ class TeamRun(Run):
             self._settle()
         assert self._worker is not None
         self.complete_save()
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(None)
         if not self.over:
             self._worker.leave()
         self._wait_for_others()

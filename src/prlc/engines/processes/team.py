@@ -37,7 +37,7 @@ from prlc.engines.processes.server import log
 from prlc.engines.processes.wire import from_bytes, to_bytes
 from prlc.engines.processes.worker import A_DAY
 from prlc.engines.roles.selection import Models
-from prlc.errors import ConfigError
+from prlc.errors import ConfigError, PeerError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, RuleSettings, choose
 from prlc.runs.folder import RunFolder
@@ -191,7 +191,14 @@ class Workers(Team):
     def _vote(self, flag: int, here: int) -> list[int]:
         """The sums of both over all workers."""
         votes = torch.tensor([flag, here])
-        dist.all_reduce(votes, group=self._votes)
+        try:
+            dist.all_reduce(votes, group=self._votes)
+        except RuntimeError as error:  # torch does not say who
+            raise PeerError(
+                -1,
+                "Another worker has died while its word was awaited. Its own output says why. "
+                f"(torch: {str(error).partition(chr(10))[0]})",
+            ) from None
         return [int(vote) for vote in votes]
 
     def _wait_for_others(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -165,7 +166,9 @@ class ScriptModel(LocalModel):
     """The models of a script whose own loop steps its optimizers.
 
     An update is whatever has changed since the last one: by the optimizer, by the forward pass, or
-    beside both.
+    beside both. While one of several optimizers steps, the parameters of the others are left alone,
+    since a backward pass through them may be pending: what has become of them is shown when their
+    model is next called, or stepped.
     """
 
     def __init__(
@@ -188,6 +191,45 @@ class ScriptModel(LocalModel):
             always_pulls = method.trivial and method.pull_ratio == 1.0
             self._holds = method.gain == 0.0 and not always_pulls
         self._beside: Vector = []  # made beside the optimizer, part of the model, to be pushed
+        self._others: set[int] = set()  # the parameters of optimizers that do not step now
+        self._late: dict[int, Tensor] = {}  # by place: what the model shows instead of its value
+
+    def stepped_by(self, optimizer: Optimizer | None) -> None:
+        """An optimizer has stepped; None: no backward pass is pending."""
+        self._others = {
+            id(p)
+            for other in self.optimizers
+            if optimizer is not None and other is not optimizer
+            for group in other.param_groups
+            for p in group["params"]
+        }
+        self._catch_up(lambda tensor: id(tensor) not in self._others)
+
+    def called(self, model: nn.Module) -> None:
+        """A model begins a forward pass."""
+        if self._late:
+            own = {id(p) for p in model.parameters()}
+            self._catch_up(lambda tensor: id(tensor) in own)
+
+    @torch.no_grad()
+    def _catch_up(self, which: Callable[[Tensor], bool]) -> None:
+        tensors, values = travelling(self.model), self._packing.tensors(self.values)
+        for place, shown in [*self._late.items()]:
+            if which(tensors[place]):
+                tensors[place].add_(values[place].to(tensors[place]) - shown)
+                del self._late[place]
+
+    @torch.no_grad()
+    def show(self) -> None:
+        if not self._others:
+            super().show()
+            return
+        values = self._packing.tensors(self.values)
+        for place, (tensor, value) in enumerate(zip(travelling(self.model), values, strict=True)):
+            if id(tensor) not in self._others:
+                tensor.copy_(value)
+            elif place not in self._late and not torch.equal(tensor, value.to(tensor)):
+                self._late[place] = tensor.detach().clone()
 
     @torch.no_grad()
     def adopt(self) -> None:
@@ -196,7 +238,8 @@ class ScriptModel(LocalModel):
             return
         before = self._packing.tensors(self.values)
         pairs = list(zip(travelling(self.model), before, strict=True))
-        trained = pairs[: len(list(self.model.parameters()))]
+        count = len(list(self.model.parameters()))
+        trained = [pair for i, pair in enumerate(pairs[:count]) if i not in self._late]
         if all(
             torch.equal(now.to(then.dtype), then.to(now.dtype).to(then.dtype))
             for now, then in trained
@@ -204,9 +247,10 @@ class ScriptModel(LocalModel):
             return
         self._beside = self._packing.zeros()
         changes = self._packing.tensors(self._beside)
-        for (now, then), change in zip(trained, changes, strict=False):
-            torch.sub(now.to(change), then, out=change)
-            then.copy_(now)
+        for place, ((now, then), change) in enumerate(zip(pairs, changes, strict=False)):
+            if place < count and place not in self._late:
+                torch.sub(now.to(change), then, out=change)
+                then.copy_(now)
 
     @torch.no_grad()
     def update(self, into: Vector) -> Kind:
@@ -216,6 +260,8 @@ class ScriptModel(LocalModel):
             kind = Kind.MISSHAPEN
         else:
             self._write_changes(self._pairs(into))
+            for place in self._late:
+                self._packing.tensors(into)[place].zero_()
             for flat, change in zip(into, self._beside, strict=True) if self._beside else ():
                 flat.add_(change)
             self._beside = []
@@ -228,7 +274,10 @@ class ScriptModel(LocalModel):
     @torch.no_grad()
     def move(self, update: Vector, share: float) -> None:
         if share == 1.0:  # the optimizer has already done it
-            self._packing.pack(_detached(self.model), self.values)
+            values = self._packing.tensors(self.values)
+            for place, (value, now) in enumerate(zip(values, _detached(self.model), strict=True)):
+                if place not in self._late:
+                    value.copy_(now)
         else:
             super().move(update, share)
 
