@@ -47,6 +47,7 @@ benchmark: $(READY)  ## speed of the simulator and of checkpoints, as ratios
 
 benchmark-distributed: $(READY)  ## speed of the engine in real processes, as ratios; parts need root
 	$(BIN)/python benchmarks/distributed.py
+	$(BIN)/python benchmarks/own_script.py
 
 reproduce: $(READY)  ## the paper's figures at quick scale (PRLC_DATA_DIR names CIFAR-10's folder)
 	$(BIN)/prlc reproduce all --scale quick

@@ -52,6 +52,7 @@ from prlc.engines.processes import Layout, RunSettings
 from prlc.engines.processes.connection import Connection, payload_groups
 from prlc.engines.processes.peer import Peer
 from prlc.engines.processes.wire import Wire
+from prlc.engines.roles.local_model import LocalModel
 from prlc.methods import NSGD, PRLC, Scheduled, Timetable
 from prlc.models import build
 from prlc.testbed import Testbed, check_machine, torchrun
@@ -142,7 +143,12 @@ class Engine:
             wire = Wire(rank, TIMEOUT, layout.names(), payload, control)
             connection = Connection(layout, wire, torch.device("cpu"), leaves=False, shards=sums)
             settings = RunSettings(method, len(layout.workers), steps=steps)
-            self.peer = Peer(connection, settings, model, lambda m: SGD(m.parameters(), lr=LR))
+            self.peer = Peer(
+                connection,
+                settings,
+                model,
+                lambda packing: LocalModel(model, SGD(model.parameters(), lr=LR), packing),
+            )
             self.peer.begin(0)
 
     def take(self, steps: int) -> int:

@@ -1,7 +1,6 @@
 """A method of your own; on the command line -m examples/own_method.py:OwnMethod:setting=2."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,16 +11,16 @@ from prlc.methods import Context, Pulled, Share, State
 
 # Between pulls, a share of the own update, and for the rest the step that everybody took before.
 class Trend(Share):
-    def init(self, start: Tensor, *_: Any) -> State:  # start: (workers, parameters)
+    def init(self, start: Tensor, *_: object) -> State:  # start: (workers, parameters)
         return {"last": start.clone(), "step": start * 0}
 
-    def move(self, state: State, update: Tensor, *_: Any) -> Tensor:
+    def move(self, state: State, update: Tensor, *_: object) -> Tensor:
         return self.gain * update + (1 - self.gain) * state["step"]
 
     def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
         step = (pulled.model - state["last"]) / context.interval  # steps between two pulls
-        own = self.ahead(state, pulled.model, pulled.since)
-        return {"last": pulled.model.clone(), "step": step}, own
+        fresh = {"last": pulled.model.clone(), "step": step}
+        return fresh, self.ahead(state, pulled.model, pulled.since)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from prlc.data import IID, Contiguous, Dataset, Dirichlet, Shards
 from prlc.encodings import Encoding
 from prlc.engines import Execution, Loss
 from prlc.engines.processes import Cluster
-from prlc.engines.processes.team import Team, TeamWorker, join
+from prlc.engines.processes.team import Team, join
 from prlc.errors import (
     CheckpointError,
     ConfigError,
@@ -101,7 +101,6 @@ __all__ = [
     "SparseLoCo",
     "StepDecay",
     "Team",
-    "TeamWorker",
     "TernGrad",
     "TopKSGD",
     "compare",

@@ -1,21 +1,30 @@
-"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER.
+"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER [frozen].
 
-Each case trains w in R^3 on ||w - c||^2 / 2 with a c for each worker, so that all can be computed
-by hand.
+Most cases train w in R^3 on ||w - c||^2 / 2 with a c for each worker, so that all can be computed
+by hand. They run one after another in the same processes; every rank writes what it found.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import signal
 import sys
+import time
+import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import prlc
 
@@ -23,6 +32,7 @@ from .run_cases import keep_store
 
 LR = 0.1
 STEPS = 12
+Spoil = Callable[[int, nn.Module], None]
 
 
 class Point(nn.Module):
@@ -30,38 +40,38 @@ class Point(nn.Module):
         super().__init__()
         self.w = nn.Parameter(torch.randn(3, dtype=torch.float64))  # another one in each process
 
+    def forward(self, worker: int) -> torch.Tensor:
+        return (self.w - target(worker)).square().sum() / 2
+
+
+def seed_of(case: str) -> int:
+    return 10 * zlib.crc32(case.encode())
+
 
 def target(worker: int) -> torch.Tensor:
     return torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) * (worker + 1)
 
 
-def train(
-    team: prlc.Team, steps: int = STEPS, spoil: Callable[[int, nn.Module], None] | None = None
-) -> torch.Tensor | None:
-    """As a user would write it; None from a server, whose script would end."""
-    with contextlib.suppress(SystemExit):
-        return train_here(team, steps, spoil)
-    return None
+def loss_of(model: Point, worker: int) -> torch.Tensor:
+    loss: torch.Tensor = model(worker)
+    return loss
 
 
-def train_here(
-    team: prlc.Team, steps: int, spoil: Callable[[int, nn.Module], None] | None
-) -> torch.Tensor:
+def train(team: prlc.Team, steps: int = STEPS, spoil: Spoil | None = None) -> torch.Tensor:
+    """As a user would write it; a server takes no steps."""
     model = Point()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    with team.wrap(model, optimizer) as worker:
-        goes_on = True
-        while goes_on and worker.steps_done < steps:
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer) as run:
+        while team.worker >= 0 and not run.over and run.steps_done < steps:
             optimizer.zero_grad()
-            loss = (model.w - target(team.worker)).square().sum() / 2
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
             if spoil is not None:
-                spoil(worker.steps_done, model)
-            goes_on = worker.step(float(loss.detach()))
+                spoil(run.steps_done, model)
+            optimizer.step()
     return model.w.detach()
 
 
-def nan_in_worker_1(team: prlc.Team) -> Callable[[int, nn.Module], None]:
+def nan_in_worker_1(team: prlc.Team) -> Spoil:
     def spoil(step: int, model: nn.Module) -> None:
         if team.worker == 1 and step == 3:
             (parameter,) = model.parameters()
@@ -70,12 +80,282 @@ def nan_in_worker_1(team: prlc.Team) -> Callable[[int, nn.Module], None]:
     return spoil
 
 
+# -- what real scripts do -------------------------------------------------------------------------
+
+
+def early_stop(team: prlc.Team) -> torch.Tensor:
+    """Worker 1 loses its patience after seven steps, and all stop."""
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer) as run:
+        while team.worker >= 0:
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if team.any(team.worker == 1 and run.steps_done == 7):
+                break
+    return torch.tensor(run.steps_done)
+
+
+def two_models(team: prlc.Team) -> torch.Tensor:
+    """Two optimizers take turns; as in a GAN, the first steps while the second's graph waits."""
+    first, second = Point(), Point()
+    one, two = SGD(first.parameters(), lr=LR), SGD(second.parameters(), lr=2 * LR)
+    with team.train([first, second], [one, two]):
+        for _ in range(STEPS if team.worker >= 0 else 0):
+            one.zero_grad()
+            two.zero_grad()
+            waiting = loss_of(second, team.worker)
+            loss_of(first, team.worker).backward()  # type: ignore[no-untyped-call]
+            one.step()
+            waiting.backward()  # type: ignore[no-untyped-call]
+            two.step()
+    return torch.stack([first.w, second.w]).detach()
+
+
+class Masked(nn.Module):
+    """Frozen weights, a constant mask that is not finite, and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 50)
+        self.frozen.requires_grad_(False)
+        self.norm = nn.BatchNorm1d(50)
+        self.head = nn.Linear(50, 3)
+        self.mask: torch.Tensor
+        self.register_buffer("mask", torch.triu(torch.full((40, 40), -torch.inf), 1))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.norm(self.frozen(x)))
+
+
+def only_what_trains(team: prlc.Team, unfreeze: int | None = None) -> dict[str, torch.Tensor]:
+    """What travelled, counted where it leaves; perhaps with more of it from a step on."""
+    model = Masked()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    with team.train(model, optimizer) as run:
+        for step in range(STEPS if team.worker >= 0 else 0):
+            model.frozen.requires_grad_(unfreeze is not None and step >= unfreeze)
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * step + team.worker))
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        packed = getattr(run, "_selection", None)
+        numbers = sum(t.numel() for t in [*packed.parameters(), *packed.buffers()]) if packed else 0
+    found = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+    return {**found, "numbers": torch.tensor(numbers)}
+
+
+def clamped(team: prlc.Team, make: Callable[..., torch.optim.Optimizer]) -> torch.Tensor:
+    """Weights changed beside the optimizer, as for a Lipschitz bound."""
+    model = Point()
+    model.w.data.fill_(5.0)
+    optimizer = make(model.parameters(), lr=0.01)
+    with team.train(model, optimizer):
+        for _ in range(40 if team.worker >= 0 else 0):
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            model.w.data.clamp_(-0.5, 0.5)
+    return model.w.detach()
+
+
+def overflow(team: prlc.Team) -> torch.Tensor:
+    """A scaler that leaves out a step on one worker."""
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with team.train(model, optimizer, also=[scaler]):
+        for step in range(STEPS if team.worker >= 0 else 0):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, team.worker)).backward()  # type: ignore[no-untyped-call]
+            if team.worker == 1 and step == 3:
+                model.w.grad.fill_(torch.inf)  # type: ignore[union-attr]
+            scaler.step(optimizer)
+            scaler.update()
+    return model.w.detach()
+
+
+def closures_and_hooks(team: prlc.Team) -> tuple[torch.Tensor, int]:
+    model, fired = Point(), []
+    optimizer = SGD(model.parameters(), lr=LR)
+    optimizer.register_step_post_hook(lambda *_: fired.append(1))
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model, team.worker)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    with team.train(model, optimizer):
+        for _ in range(STEPS if team.worker >= 0 else 0):
+            optimizer.step(closure)
+    return model.w.detach(), len(fired)
+
+
+def global_models(team: prlc.Team) -> list[torch.Tensor]:
+    """The common model as each worker sees it, between the steps and at the end."""
+    model, seen = Point(), []
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer) as run:
+        for step in range(STEPS if team.worker >= 0 else 0):
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if step % 4 == 3:
+                own = model.w.detach().clone()
+                with run.global_model():
+                    seen.append(model.w.detach().clone())
+                assert torch.equal(own, model.w)
+        if team.worker < 0:
+            with run.global_model():  # for a server, the final model
+                seen = [model.w.detach().clone()]
+    return [*seen, model.w.detach()]
+
+
+def refusals(team: prlc.Team) -> dict[str, str]:
+    """What a sentence stops before anything is trained; all ranks hear it."""
+    said = {}
+
+    def refused(name: str, begin: Callable[[], Any]) -> None:
+        try:
+            begin()
+        except prlc.ConfigError as error:
+            said[name] = str(error)
+
+    point, other = Point(), Point()
+    refused("another model", lambda: team.train(point, SGD(other.parameters(), lr=LR)))
+    refused("nothing trains", lambda: team.train(point.requires_grad_(False), SGD([point.w], LR)))
+    refused("also", lambda: team.train(other, SGD([other.w], LR), also=[object()]))
+    inside = DistributedDataParallel(Point())
+    refused("ddp", lambda: team.train(inside, SGD(inside.parameters(), lr=LR)))
+    data = TensorDataset(torch.arange(9))
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=9, rank=0)
+    if team.worker >= 0:
+        refused("sampler", lambda: team.shard(DataLoader(data, sampler=sampler)))
+    return said
+
+
+def differing_rates(team: prlc.Team) -> str:
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR * (1 + (team.worker == 1)))
+    loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+    try:
+        with team.train(model, optimizer):
+            optimizer.step()
+    except prlc.ConfigError as error:
+        return str(error)
+    return ""
+
+
+def foreign_optimizer(team: prlc.Team) -> str:
+    model = Point()
+    given, other = SGD(model.parameters(), lr=LR), SGD(model.parameters(), lr=LR)
+    run = team.train(model, given)
+    said = ""
+    try:
+        if team.worker >= 0:
+            other.step()
+    except prlc.ConfigError as error:
+        said = str(error)
+    run.finish()
+    return said
+
+
+class Heard(logging.Handler):
+    """What was warned of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        logging.getLogger("prlc").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def same_data(team: prlc.Team) -> list[str]:
+    heard = Heard()
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer):
+        loss_of(model, 0).backward()  # type: ignore[no-untyped-call]
+        if team.worker >= 0:
+            optimizer.step()
+    logging.getLogger("prlc").removeHandler(heard)
+    return heard.said
+
+
+def resumable(layout: str, folder: Path | None, stop_after: int | None = None) -> dict[str, Any]:
+    """Dropout, a shuffled loader of unequal parts, a scheduler by step, an averaged model."""
+    if folder is None or stop_after is not None:  # a new process has another random state
+        torch.manual_seed(int(os.environ["RANK"]))
+    # A pass of 10, 10 and 9 batches.
+    data = TensorDataset(torch.randn(29, 5, generator=torch.Generator().manual_seed(1)))
+    team = prlc.join("prlc:0.4", layout=layout, folder=folder, checkpoint_every=4, seed=2)
+    loader = team.shard(DataLoader(data, batch_size=1, shuffle=True))
+    model = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.BatchNorm1d(6))
+    model.append(nn.Linear(6, 1))
+    optimizer = Adam(model.parameters(), lr=0.05)
+    scheduler = StepLR(optimizer, 3, 0.7)
+    averaged = AveragedModel(model)
+    taken = 0
+    run = team.train(model, optimizer, also=[scheduler, averaged])
+    begun = run.steps_done
+    for _ in range(run.epochs_done, 3):
+        for (x,) in loader:
+            noisy = torch.cat([x, x + torch.rand(1)])
+            model(noisy).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            averaged.update_parameters(model)
+            taken += 1
+            if stop_after is not None and taken == stop_after:
+                break
+        if stop_after is not None and taken == stop_after:
+            break
+    run.finish()
+    found = {f"averaged.{name}": t for name, t in averaged.state_dict().items()}
+    found |= {"begun": torch.tensor(begun), "lr": torch.tensor(scheduler.get_last_lr())}
+    return {**found, **{f"model.{name}": t for name, t in model.state_dict().items()}}
+
+
+def two_trainings(team: prlc.Team) -> list[torch.Tensor]:
+    """One after the other, of workers that have unequal numbers of batches."""
+    return [train(team, steps=10 + 3 * team.worker) for _ in range(2)]
+
+
+def slow_but_alive(layout: str) -> torch.Tensor:
+    """Worker 0 evaluates for longer than a silent process would be waited for."""
+    team = prlc.join("nsgd", layout=layout, peer_timeout=4.0)
+
+    def evaluate(step: int, model: nn.Module) -> None:
+        del model
+        if team.worker == 0 and step == 2:
+            time.sleep(6.0)
+
+    return train(team, spoil=evaluate)
+
+
+def frozen(layout: str) -> None:
+    """Worker 1 stands still as if its machine did."""
+    team = prlc.join("nsgd", layout=layout, peer_timeout=4.0)
+
+    def freeze(step: int, model: nn.Module) -> None:
+        del model
+        if team.worker == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    train(team, spoil=freeze)
+
+
 def run(layout: str, folder: Path) -> None:
-    """All cases one after another; every worker writes the models that it ended with."""
-    found = {}
+    """All cases one after another."""
+    found: dict[str, Any] = {}
     for method in ("nsgd", "pr:0.5", "prlc:0.3", "prlc:0.5:every=3"):
         found[method] = train(prlc.join(method, layout=layout, seed=5))
-    found["lag-ps"] = train(prlc.join("lag-ps", layout=layout, steps=STEPS), steps=10**6)
+    found["lag-ps"] = train(prlc.join("lag-ps", layout=layout, steps=STEPS))
     unequal = prlc.join("asgd", layout=layout)
     found["asgd"] = train(unequal, steps=60 + 5 * unequal.worker)
     skipping = prlc.join("nsgd", layout=layout, on_bad_update="skip")
@@ -90,12 +370,44 @@ def run(layout: str, folder: Path) -> None:
     found["started again"] = train(again, steps=24, spoil=lambda step, _: taken.append(step))
     found["steps taken again"] = torch.tensor(taken)
     torch.save(found, folder / f"{rank}.pt")
-    uneven = prlc.join("nsgd", layout=layout, peer_timeout=20.0)
-    train(uneven, steps=STEPS + uneven.worker)  # refused, and the last thing in this process
+    join = partial(prlc.join, layout=layout)
+    teams = {"prlc": join("prlc:0.3"), "nsgd": join("nsgd")}
+    resumed = folder / "resumed" if rank == 0 else None
+    cases: dict[str, Callable[[], Any]] = {
+        "uneven": lambda: train(teams["nsgd"], steps=STEPS + 2 * teams["nsgd"].worker),
+        "two trainings": lambda: two_trainings(join("local-sgd:4")),
+        "early stop": lambda: early_stop(teams["prlc"]),
+        "two models": lambda: two_models(teams["nsgd"]),
+        "two models, prlc": lambda: two_models(join("prlc:0.5", seed=5)),
+        "two models, local": lambda: two_models(join("local-sgd:4")),
+        "frozen": lambda: only_what_trains(teams["prlc"]),
+        "unfrozen": lambda: only_what_trains(teams["prlc"], unfreeze=6),
+        "overflow": lambda: overflow(teams["nsgd"]),
+        "closure": lambda: closures_and_hooks(teams["nsgd"]),
+        "global": lambda: global_models(join("pr:0.3", seed=5)),
+        "refused": lambda: refusals(teams["nsgd"]),
+        "rates": lambda: differing_rates(join("nsgd")),
+        "foreign": lambda: foreign_optimizer(teams["nsgd"]),
+        "slow but alive": lambda: slow_but_alive(layout),
+        "same data": lambda: same_data(teams["nsgd"]),
+        "undisturbed": lambda: resumable(layout, None),
+        "interrupted": lambda: resumable(layout, resumed, stop_after=13),
+        "resumed": lambda: resumable(layout, resumed),
+    }
+    for method in ("pr:0.2", "prlc:0.2", "nsgd"):
+        for name, make in {"sgd": SGD, "adam": Adam}.items():
+            cases[f"clamped {name} {method}"] = partial(clamped, join(method), make)
+    for name, case in cases.items():
+        torch.manual_seed(seed_of(name) + rank)
+        found[name] = case()
+    torch.save(found, folder / f"{rank}.pt")
+    gathering = prlc.join("topk", layout=layout, peer_timeout=20.0)
+    train(gathering, steps=STEPS + gathering.worker)  # refused, and the last thing here
 
 
 def main() -> None:
     layout, workers, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    freezes = sys.argv[4:] == ["frozen"]
     world = workers + (layout == "server")
     os.environ["WORLD_SIZE"] = str(world)
     store = keep_store()
@@ -105,13 +417,18 @@ def main() -> None:
             os.environ["RANK"] = str(rank)
             torch.manual_seed(rank)
             torch.set_num_threads(1)
-            if layout == "server":  # as a script may do itself; otherwise every `join` does
+            if layout == "server":  # as a script may do itself; otherwise `join` does
                 dist.init_process_group("gloo")
             with (folder / f"{rank}.txt").open("w") as said:
                 os.dup2(said.fileno(), 2)
-            run(layout, folder)
+            frozen(layout) if freezes else run(layout, folder)
             os._exit(0)
         children.append(child)
+    if freezes:  # worker 1, whom nobody else could end
+        for child in [children[0], *children[2:]]:
+            os.waitpid(child, 0)
+        os.kill(children[1], signal.SIGKILL)
+        children = children[1:2]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     os.kill(store, signal.SIGKILL)
     (folder / "codes.txt").write_text(" ".join(map(str, codes)))

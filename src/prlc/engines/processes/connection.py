@@ -72,6 +72,20 @@ class Connection:
         received = [self.wire.receive_object(rank, what, Tag.GATHER, limit) for rank in others]
         return [content, *received]
 
+    def gather_everywhere(self, content: Any) -> list[Any]:
+        """Collect every rank's content on every rank, however long one takes to come here."""
+        group, data = self.wire.control, to_bytes(content)
+        ranks = range(self.layout.num_ranks)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
+        with self.together():
+            dist.all_gather(sizes, torch.tensor([len(data)]), group)
+            longest = int(max(sizes))
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded[: len(data)] = data
+            everything = [torch.zeros(longest, dtype=torch.uint8) for _ in ranks]
+            dist.all_gather(everything, padded, group)
+        return [from_bytes(each[: int(n)]) for each, n in zip(everything, sizes, strict=True)]
+
     def check_same(self, what: str, value: str) -> None:
         """Refuse to begin if a rank differs from rank 0."""
         values: list[str] = self.broadcast(self.gather(value, f"its {what}"))

@@ -19,6 +19,8 @@ from prlc.engines.processes.connection import Connection, connect, local_device
 from prlc.engines.processes.peer import Peer
 from prlc.engines.processes.threads import run_in_background
 from prlc.engines.processes.wire import Tag
+from prlc.engines.roles.local_model import LocalModel
+from prlc.engines.roles.packing import Packing
 from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import Asynchronous, Lazy, Scheduled
 from prlc.network.traffic import Counts
@@ -119,7 +121,7 @@ class Distributed(Engine):
             connection,
             settings,
             job.model.train(),
-            self._make_optimizer,
+            self._make_local,
             record,
         )
         self._pace, self._record = pace, record
@@ -128,6 +130,11 @@ class Distributed(Engine):
         self._bad_updates: list[int] = []
         self._payload_sent: dict[str, list[int]] = {}
         self._worker_thread: threading.Thread | None = None
+
+    def _make_local(self, packing: Packing) -> LocalModel:
+        at_server = self.job.optimizer_at == "server"
+        model = self.job.model
+        return LocalModel(model, self._make_optimizer(model), packing, gives_gradients=at_server)
 
     def _make_optimizer(self, model: nn.Module) -> Optimizer:
         if self.job.optimizer is None or self.job.optimizer_at == "server":

@@ -60,7 +60,7 @@ class LazyServer(Server):
             if note.kind is Kind.BYE:
                 raise ConfigError(
                     f"Worker {worker} stopped at step {note.step} of {settings.steps}. With "
-                    f"{settings.method.label}, go on until step() returns False."
+                    f"{settings.method.label}, go on until run.over is true."
                 )
             losses.append(note.loss)
             self._lr = note.lr

@@ -75,7 +75,7 @@ class Liveness:
     def __init__(self, rank: int, peers: Sequence[Peer], timeout: float, own: Answering) -> None:
         """`timeout`: seconds of waiting after which the others are asked."""
         self._rank, self._peers, self._own = rank, peers, own
-        self._timeout = timeout
+        self.timeout = timeout
         self._patience = min(max(timeout / 4, _LEAST_PATIENCE), _MOST_PATIENCE)
         self._waits: dict[int, tuple[float, Callable[[list[int]], PeerError]]] = {}
         self._stopped = threading.Event()
@@ -110,8 +110,8 @@ class Liveness:
         others = [rank for rank in range(len(self._peers)) if rank != self._rank]
         answers = ask([self._peers[rank] for rank in others], self._patience)
         self._reachable |= {rank for rank, yes in zip(others, answers, strict=True) if yes}
-        while not self._stopped.wait(min(self._timeout / 4, 1.0)):
-            limit = time.monotonic() - self._timeout - 1.0  # whoever waits may say it first
+        while not self._stopped.wait(min(self.timeout / 4, 1.0)):
+            limit = time.monotonic() - self.timeout - 1.0  # whoever waits may say it first
             late = [explain for since, explain in list(self._waits.values()) if since < limit]
             if late and (silent := self.silent()) and not self._stopped.is_set():
                 print(f"error (rank {self._rank}): {late[0](silent)}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from prlc.engines.base import StepReport
 from prlc.engines.job import all_tensors, travelling
@@ -35,7 +34,7 @@ class Peer:
         connection: Connection,
         settings: RunSettings,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], Optimizer],
+        make_local: Callable[[Packing], LocalModel],
         record: bool = False,
     ) -> None:
         layout, rank = connection.layout, connection.rank
@@ -49,16 +48,11 @@ class Peer:
         self.server: Server | None = None
         if rank in layout.servers:
             self.server = self._make_server(start)
-        self.global_model = _on_cpu(start) if rank == 0 else []  # as last collected
+        collects = rank == 0 and settings.collect_every > 0
+        self.global_model = _on_cpu(start) if collects else []  # as last collected
         self.worker: Worker | None = None
         if rank in layout.workers:
-            local = LocalModel(
-                model,
-                make_optimizer(model),
-                self.packing,
-                gives_gradients=settings.rule.takes_gradients,
-            )
-            self.worker = self._make_worker(local, Recorder(record))
+            self.worker = self._make_worker(make_local(self.packing), Recorder(record))
         self.saved: Parts | None = None
         """On rank 0, the checkpoint made in the last step, if one was."""
 
@@ -153,13 +147,16 @@ class Peer:
                 pending.wait("that it takes a checkpoint")
             return
         workers = [
-            self._wire.receive_object(rank, "its state for a checkpoint") for rank in layout.workers
+            self._wire.receive_object(rank, "its state for a checkpoint")
+            for number, rank in enumerate(layout.workers)
+            if number not in self.server.absent
         ]
         shards = [own] + [
             self._wire.receive_object(rank, "its shard for a checkpoint", Tag.SHARD)
             for rank in layout.servers[1:]
         ]
-        self.saved = {"shards": shards, "workers": workers}
+        if not self.server.absent:  # else there is nothing to go on from for some
+            self.saved = {"shards": shards, "workers": workers}
 
     def close(self) -> None:
         """Disconnect once everything has been sent."""

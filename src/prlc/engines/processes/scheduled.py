@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from prlc.engines.base import StepReport
-from prlc.engines.processes.server import Server, mean_loss
+from prlc.engines.processes.server import Server, log, mean_loss
 from prlc.engines.processes.wire import Pending, Tag
 from prlc.engines.processes.worker import Worker
-from prlc.engines.roles.notes import NO_MORE, Kind
+from prlc.engines.roles.notes import NO_MORE, Kind, Note
 from prlc.engines.roles.packing import Vector
 from prlc.engines.roles.scheduled import PushBuffer
 from prlc.engines.roles.scheduled_server import ScheduledServerRole
 from prlc.engines.roles.scheduled_worker import ScheduledWorkerRole
 from prlc.errors import ConfigError
+from prlc.methods import Scheduled
 
 _NUM_HINTS = 2
 
@@ -34,7 +35,14 @@ class ScheduledServer(Server):
 
     depth = 2
     role: ScheduledServerRole
-    _ending = False  # the workers push what is left of a round, and send no more states
+    changed = False
+    """Whether the workers go on with other tensors."""
+    _warned = False
+
+    def _depth(self) -> int:
+        method = self.settings.method
+        assert isinstance(method, Scheduled)
+        return 1 if method.all_pull and method.delay == 0 else self.depth  # a pull ends each push
 
     def _make_role(self, values: Vector) -> ScheduledServerRole:
         settings = self.settings.role()
@@ -45,6 +53,8 @@ class ScheduledServer(Server):
 
     def begin(self, step: int) -> None:
         self._expected = np.full(self.settings.num_workers, step - 1)  # up to this step, by worker
+        self._left: set[int] = set()  # take no more steps
+        self._rates: dict[int, float] = {}  # the learning rate of each worker
         for worker in range(self.settings.num_workers):
             self._expect(worker)
 
@@ -59,8 +69,9 @@ class ScheduledServer(Server):
             pushes[list(self._taken)] = True
             self._send(step)
             for worker in role.expects(step):
-                self._expect(worker)
-        if self.settings.saves(step + 1) and not self._ending:
+                if worker not in self._left:
+                    self._expect(worker)
+        if self.settings.saves(step + 1) and len(self.absent) < self.settings.num_workers:
             self._on_save()
         return StepReport(loss, turn.computes, pushes, turn.pulls)
 
@@ -75,29 +86,32 @@ class ScheduledServer(Server):
             self._inbox.expect(worker, partial(self.role.form.part, blocks=blocks))
 
     def _gather(self, step: int) -> list[float] | None:
-        """Receive the step's pushes and apply their mean; None if all said goodbye instead."""
+        """Receive the step's pushes and apply their mean; None if nobody goes on."""
         role, what = self.role, f"its update of step {step}"
         self._taken: list[int] = []
-        losses, gone = [], []
-        expected = role.expects(step)
+        losses, changes = [], {}
+        expected = [worker for worker in role.expects(step) if worker not in self._left]
         for worker in expected:
-            note = self._inbox.note(worker, what)
-            if note.kind is Kind.BYE:
-                gone.append((worker, note.step))
+            note = self._note(worker, what)
+            changes[worker] = self.changed = note.kind is Kind.CHANGE
+            if note.kind in (Kind.BYE, Kind.CHANGE):
+                self._left.add(worker)
+                self._rates.pop(worker, None)
+                self.absent.add(worker)
                 continue
+            if note.save == NO_MORE:
+                self.absent.add(worker)
             losses.append(note.loss)
-            self._lr, self._ending = note.lr, note.save == NO_MORE
+            self._lr = self._rates[worker] = note.lr
             if self._accepts(note, worker):
                 role.take(step, worker, self._inbox.update(worker, what))
                 self._taken.append(worker)
-        if len(gone) == len(expected):
+        if any(changes.values()):
+            self._check_changes(changes, step)
+        if self._left.issuperset(expected):
             return None
-        if gone:
-            raise ConfigError(
-                f"Worker {gone[0][0]} stopped after {gone[0][1]} steps while others go on. With "
-                f"{self.settings.method.label} all must take as many steps: give each as many "
-                "batches."
-            )
+        self._check_left(step)
+        self._compare_rates()
         bad = role.bad_messages(step)
         for worker in bad:
             self._refuse(Kind.INFINITE, worker, step)
@@ -112,9 +126,55 @@ class ScheduledServer(Server):
         role.finish(step, self.settings.lr(step) if self.settings.lr else self._lr)
         return losses
 
+    def _note(self, worker: int, what: str) -> Note:
+        """The worker's next note about a push; sends the model to who asks for it."""
+        while True:
+            note = self._inbox.note(worker, what)
+            if note.kind is not Kind.FETCH:
+                return note
+            self._outbox.model(worker, self.values)
+            self._outbox.flush(worker)
+            self._inbox.expect(worker)
+
+    def _check_changes(self, changes: dict[int, bool], step: int) -> None:
+        """All workers must change what trains at the same step."""
+        changed = min(worker for worker, value in changes.items() if value)
+        for other in range(self.settings.num_workers):
+            if not changes.get(other):
+                raise ConfigError(
+                    f"Worker {changed} trains other tensors from step {step} on, but worker "
+                    f"{other} does not. Freeze, unfreeze and add parameters at the same step on "
+                    "all workers."
+                )
+
+    def _check_left(self, step: int) -> None:
+        """Workers may leave early unless everybody's messages are needed."""
+        method = self.role.settings.method
+        if self._left and method.down.what == "gather":
+            raise ConfigError(
+                f"Worker {min(self._left)} has no more batches at step {step} while others go on. "
+                f"{method.label} needs everybody's messages: give each worker as many batches."
+            )
+
+    def _compare_rates(self) -> None:
+        """Warn once if workers step at different learning rates."""
+        rates = self._rates
+        if self.settings.lr is None and len({*rates.values()}) > 1 and not self._warned:
+            self._warned = True
+            slow, fast = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+            log.warning(
+                "The learning rate of worker %d is %g, that of worker %d is %g.",
+                slow,
+                rates[slow],
+                fast,
+                rates[fast],
+            )
+
     def _send(self, step: int) -> None:
         hints = self.role.hints(step)
         for worker, message in self.role.pulls(step).items():
+            if worker in self._left:
+                continue
             if not self.role.lends:
                 self._outbox.flush(worker)
             self._outbox.model(worker, message)
@@ -145,11 +205,17 @@ class ScheduledWorker(Worker):
     def begin(self) -> bool:
         return self._sit_out()
 
+    def prepare(self) -> None:
+        self.role.prepare()
+
     def _step(self, step: int, loss: float | None) -> bool:
         role, lr = self.role, self.local.lr
         pushes = role.pushes(step)
+        if role.keeps_rounds and not pushes:
+            role.take([], lr)
+            self._stepped()
+            return self._sit_out()
         buffer = self._room(step) if pushes else None
-        role.prepare()
         update = role.target(buffer)
         kind = self._compute(update, step, loss)
         role.take(update, lr)
@@ -200,6 +266,8 @@ class ScheduledWorker(Worker):
         with self.recorder.waiting(step, "pull"):
             self._await_pull(step)
             self._flush_notes()  # a server that sent a model has read all earlier notes
+            if not self.role.settings.method.delay:
+                self._reclaim()
         hints = torch.stack(self._hints).sum(0) if self._hints else None
         self.role.use(self._arriving, hints, self.local.lr)
         self._arriving = []
@@ -217,20 +285,35 @@ class ScheduledWorker(Worker):
             self._stepped()
         return steps is None or self.next_step < steps
 
-    def finish(self, says_goodbye: bool) -> None:
-        """Push what is left of a round, then finish as all workers do."""
-        if says_goodbye and self.role.num_unsent:
+    def leave(self, kind: Kind = Kind.BYE) -> None:
+        """Push what is left of a round, then leave as all workers do."""
+        if self.role.num_unsent:
             self._saves, step = NO_MORE, self.next_step - 1
             for _ in range(self.role.timetable.turns_a_round):
                 step = self.role.next_push(step)
-                self._push_unsent(step, Kind.NOTHING, self._room(step))
+                buffer = self._room(step)
+                if self.role.keeps_rounds:
+                    self._compute(self.role.target(buffer), step, None)
+                self._push_unsent(step, Kind.NOTHING, buffer)
                 if self._arriving:
                     self._use(step)
                 if self.role.begins_pull(step):
                     self._exchange(step)
                 step += 1
         self._await_pull(self.next_step)
-        super().finish(says_goodbye)
+        super().leave(kind)
+
+    def fetch(self) -> Vector | None:
+        method = self.role.settings.method
+        if method.trivial and method.every == 1 and method.pull_ratio == 1.0:
+            return None
+        for server in self._servers:
+            note = Note(Kind.FETCH, self.next_step)
+            self._notes.append(self._wire.send([note.tensor()], server, Tag.PUSH_NOTE))
+        self._await_pull(self.next_step)
+        model = self._packing.zeros()
+        self._receive_model(model, "the global model", self._timeout)
+        return model
 
     def state(self) -> dict[str, Any]:
         """Waits for a pull under way, since a restarted server could not send it again."""

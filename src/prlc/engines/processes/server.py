@@ -112,6 +112,9 @@ class Server(ABC):
     #: How many pushes of a worker may arrive at once.
     depth = 1
 
+    def _depth(self) -> int:
+        return self.depth
+
     def __init__(
         self,
         settings: RunSettings,
@@ -128,9 +131,11 @@ class Server(ABC):
         self.bad_updates = np.zeros(settings.num_workers, np.int64)
         self._lengths = Lengths(settings.num_workers, settings.length_bound)
         self._wire, self._ranks, self._on_save = wire, ranks, on_save
-        self._inbox = Inbox(wire, ranks, self._push_like, self.depth)
+        self._inbox = Inbox(wire, ranks, self._push_like, self._depth())
         self._outbox = Outbox(wire, ranks)
         self._lr = math.nan  # the last that a worker sent
+        self.absent: set[int] = set()
+        """The workers that send no more states."""
 
     @abstractmethod
     def _make_role(self, values: Vector) -> Any:

@@ -1,39 +1,46 @@
-"""A user's own training script: join, wrap, step.
+"""A user's own training script: join, share out the data, train.
 
-    team = prlc.join("prlc:0.1")                    # the processes that torchrun started
-    with team.wrap(model, optimizer) as worker:     # same start for all; the final model at the end
+    team = prlc.join("prlc:0.1")                # the processes that torchrun started
+    loader = team.shard(loader)                 # each worker takes its part of the data
+    with team.train(model, optimizer) as run:   # same start for all, the final model at the end
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss_of(model(inputs), targets).backward()
-            worker.step()                           # instead of optimizer.step()
+            optimizer.step()                    # the team's step, too
 
-The script keeps its loop, its optimizer and its data, of which every worker takes its own part. At
-every step the optimizer makes an update, which is pushed; then the worker pulls, or moves by its
-own guess, as the method says.
+The script keeps its loop. At every step the optimizer's update is pushed; then the worker pulls, or
+moves by its own guess, as the method says. Without torchrun the same script is a process alone.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from prlc.data.share import Counted, Part, share
 from prlc.engines.processes.cluster import Cluster, RunSettings
 from prlc.engines.processes.connection import Connection, connect, local_device
-from prlc.engines.processes.peer import Peer
-from prlc.engines.processes.threads import run_in_background
-from prlc.engines.processes.worker import Worker
+from prlc.engines.processes.script import Run, TeamRun, check_models
+from prlc.engines.processes.server import log
+from prlc.engines.processes.wire import from_bytes, to_bytes
+from prlc.engines.processes.worker import A_DAY
+from prlc.engines.roles.selection import Models
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, RuleSettings, choose
 from prlc.runs.folder import RunFolder
-from prlc.schema import PLAIN, WHOLE, Table
 
 
 def join(
@@ -44,23 +51,24 @@ def join(
     steps: int | None = None,
     folder: Path | str | None = None,
     checkpoint_every: int = 100,
-    window: int = Cluster.window,
+    window: int = 2,
     peer_timeout: float = Cluster.peer_timeout,
     on_bad_update: str = Cluster.on_bad_update,
     device: str = "cpu",
 ) -> Team:
-    """Join the processes that torchrun started, to train one model together.
+    """Join the processes that torchrun started, to train together; without torchrun, stay alone.
 
     method: a `prlc.Method`, or text such as "prlc:0.1" or "prlc:0.1:every=4:delay=4"; any parts
         but `sample` and `weights`.
     layout: `sharded`: every process is a worker and holds a part of the global model; `server`:
-        the first process holds all of it and never returns from `wrap`.
+        the first process holds all of it; it gets no batches, and goes on after `train` with the
+        final model.
     steps: how many steps the server takes; only LAG needs to know.
     seed: decides who pulls when, and how encodings round.
     folder: where the first process writes a checkpoint every `checkpoint_every` steps; without one,
-        none is written. A restarted run continues from it; `worker.steps_done` says where. Folders
+        none is written. A restarted run continues from it; `run.steps_done` says where. Folders
         given to other processes are ignored.
-    window: how many pushes may be in flight before a worker waits.
+    window: how many pushes may be in flight before a worker waits; each needs a buffer.
     peer_timeout: seconds of silence after which a process counts as hung.
     on_bad_update: what to do with an update that is not finite or misshapen: `stop`, or `skip` it.
     device: where the workers' models are. With `cuda` every process takes the GPU of its local
@@ -85,6 +93,8 @@ def join(
             "The steps between checkpoints must be a whole number, 1 or more, but are "
             f"{checkpoint_every!r}."
         )
+    if "RANK" not in os.environ:
+        return Team()
     connection = connect(cluster.layout, cluster.peer_timeout, local_device(device))
     save_every = connection.broadcast(checkpoint_every if folder is not None else 0)
     settings = RunSettings(
@@ -96,122 +106,194 @@ def join(
         on_bad_update=on_bad_update,
         save_every=save_every,
     )
-    return Team(connection, settings, Path(folder) if folder is not None else None)
+    return Workers(connection, settings, Path(folder) if folder is not None else None, device)
 
 
 class Team:
-    """The processes that train together. Made by `join`."""
+    """The processes that train together. Made by `join`; this one is a process alone."""
 
-    def __init__(self, connection: Connection, settings: RunSettings, folder: Path | None) -> None:
-        self._connection, self._settings, self._path = connection, settings, folder
-        self._folder: RunFolder | None = None
+    num_workers = 1
+    """How many processes compute; each trains on its own part of the data."""
+    worker = 0
+    """The number of this process among the workers, from 0; -1 for a server."""
 
-    @property
-    def num_workers(self) -> int:
-        """How many processes compute; each trains on its own part of the data."""
-        return self._settings.num_workers
+    def shard(self, data: Any, *, ahead: int = 0) -> Any:
+        """This worker's part of the data.
 
-    @property
-    def worker(self) -> int:
-        """The number of this process among the workers, from 0; -1 for a server."""
-        workers = self._connection.layout.workers
-        return workers.index(self._connection.rank) if self._connection.rank in workers else -1
-
-    def wrap(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        server_optimizer: str | OptimizerFactory | None = None,
-    ) -> TeamWorker:
-        """Make a worker whose `step()` replaces `optimizer.step()`.
-
-        All models start as a copy of the first process's (or from the checkpoint). The server's
-        optimizer is the method's own if none is given.
+        data: a DataLoader (every P-th sample of one order, shuffled anew in each pass), a Dataset,
+            an IterableDataset, a sequence; or a function that draws random batches, which then has
+            random numbers of its own.
+        ahead: how many batches of such a function are drawn but not yet used at a step.
         """
+        del ahead
+        return data
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is true on any worker; all that still train must ask, as often."""
+        return bool(flag)
+
+    def train(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        also: Sequence[Any] = (),
+        server_optimizer: str | OptimizerFactory | None = None,
+    ) -> Run:
+        """From here on `optimizer.step()` is a step of the team; use as `with`, or call `finish`.
+
+        All models start as a copy of the first process's (or from the checkpoint).
+        also: what else a checkpoint keeps: schedulers, scalers, averaged models; anything with
+            `state_dict` and `load_state_dict`.
+        server_optimizer: applied to mean updates, instead of the method's own.
+        """
+        Models(_listed(model), _unwrapped(optimizer))
+        _check_also(also)
+        del server_optimizer
+        return Run()
+
+
+class Workers(Team):
+    """Several processes."""
+
+    def __init__(
+        self, connection: Connection, settings: RunSettings, folder: Path | None, device: str
+    ) -> None:
+        layout, wire = connection.layout, connection.wire
+        self._settings, self._path, self._device = settings, folder, device
+        self._layout, self._timeout = layout, wire.timeout
+        self._spare: Connection | None = replace(connection, leaves=False)
+        self._votes = dist.new_group(
+            layout.workers, timeout=timedelta(seconds=A_DAY), backend="gloo"
+        )
+        self._positions: list[Counted] = []
+        self._run: TeamRun | None = None
+        self.num_workers = settings.num_workers
+        self.worker = layout.workers.index(wire.rank) if wire.rank in layout.workers else -1
+        if connection.leaves:
+            atexit.register(_disconnect)
+        atexit.register(self._at_exit)
+
+    def shard(self, data: Any, *, ahead: int = 0) -> Any:
+        part = Part(self.worker, self.num_workers, self._settings.seed)
+        shared, position = share(data, part, ahead)
+        if position is not None:
+            self._positions.append(position)
+        return shared
+
+    def any(self, flag: bool) -> bool:
+        if self.worker < 0:
+            return bool(flag)
+        if self._run is not None:
+            self._run.complete_save()
+        return self._vote(bool(flag), 1)[0] > 0
+
+    def _vote(self, flag: int, here: int) -> list[int]:
+        """The sums of both over all workers."""
+        votes = torch.tensor([flag, here])
+        with self._run.together() if self._run is not None else nullcontext():
+            dist.all_reduce(votes, group=self._votes)
+        return [int(vote) for vote in votes]
+
+    def _wait_for_others(self) -> None:
+        """Take part in the others' votes until all have left."""
+        while self._vote(0, 0)[1]:
+            pass
+
+    def _connect(self) -> Connection:
+        """A connection for one training."""
+        spare, self._spare = self._spare, None
+        return spare or connect(self._layout.name, self._timeout, local_device(self._device))
+
+    def train(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        also: Sequence[Any] = (),
+        server_optimizer: str | OptimizerFactory | None = None,
+    ) -> Run:
+        if self._run is not None and not self._run.finished:
+            raise ConfigError(
+                "Another training of this team is not over yet. To train several models together, "
+                "give all of them: team.train([a, b], [optimizer_a, optimizer_b]). To train one "
+                "after the other, finish the first (run.finish(), or its `with` block)."
+            )
+        listed = _listed(model)
+        check_models(listed)
+        models = Models(listed, _unwrapped(optimizer))
+        _check_also(also)
+        if self._settings.save_every and not also and models.scheduled():
+            log.warning(
+                "A scheduler changes the learning rate, but checkpoints do not keep it: name it in "
+                "team.train(..., also=[scheduler])."
+            )
         chosen = server_optimizer or self._settings.method.server
         rule = RuleSettings(choose(chosen, SERVER_OPTIMIZERS, "server"))
-        settings = replace(self._settings, rule=rule)
-        peer = Peer(self._connection, settings, model, lambda _: optimizer)
-        saved = self._open_folder() if self._connection.rank == 0 else None
-        start = self._connection.broadcast(saved["steps_done"] if saved else 0)
-        peer.begin(start, saved["parts"] if saved else None)
-        if peer.worker is None:
-            self._serve(peer, start)
-            peer.close()
-            sys.exit(0)
-        serving = None
-        if peer.server is not None:
-            serving = run_in_background(lambda: self._serve(peer, start), "server")
-        return TeamWorker(peer, peer.worker, serving)
+        self._run = TeamRun(
+            self._connect,
+            replace(self._settings, rule=rule),
+            models,
+            also,
+            self._open_folder if self._path is not None else None,
+            self._positions,
+            self._wait_for_others,
+        )
+        return self._run
 
-    def _open_folder(self) -> dict[str, Any] | None:
-        if self._path is None:
-            return None
+    def _open_folder(self) -> RunFolder:
+        assert self._path is not None
         described = {
             "method": str(self._settings.method),
             "workers": self.num_workers,
-            "layout": self._connection.layout.name,
+            "layout": self._layout.name,
             "seed": self._settings.seed,
         }
-        if (self._path / "config.json").exists():
-            self._folder = RunFolder.open(self._path)
-            self._folder.check_config(described)
-        else:
-            self._folder = RunFolder.create(self._path, described)
-        return self._folder.newest_checkpoint(Table({"steps_done": WHOLE, "parts": PLAIN}))
+        if not (self._path / "config.json").exists():
+            return RunFolder.create(self._path, described)
+        folder = RunFolder.open(self._path)
+        folder.check_config(described)
+        return folder
 
-    def _serve(self, peer: Peer, start: int) -> None:
-        """Serve the global model, or this process's shard, until all workers are done."""
-        with ExitStack() as until_done:
-            if self._folder is not None:
-                until_done.enter_context(self._folder.lock())
-            step = start
-            while step != self._settings.steps and peer.serve(step) is not None:
-                step += 1
-                if self._folder is not None and peer.saved is not None:
-                    self._folder.save_checkpoint({"steps_done": step, "parts": peer.saved})
-        assert peer.server is not None
-        peer.server.drain()
-        peer.server.send_final_model()
+    def _at_exit(self) -> None:
+        """Finish a training that the script forgot to finish, unless it failed."""
+        run = self._run
+        if run is None or run.finished or run.failed or hasattr(sys, "last_value"):
+            return
+        log.warning(
+            "The script ended without run.finish(), or a `with` block around its training. What it "
+            "saved or printed after its last step was worker %d's own model.",
+            self.worker,
+        )
+        run.finish()
 
 
-class TeamWorker:
-    """One worker of a team. Made by `Team.wrap`; leave its `with` block when training is over."""
+def _disconnect() -> None:
+    with suppress(RuntimeError, AssertionError):
+        dist.destroy_process_group()
 
-    def __init__(self, peer: Peer, worker: Worker, serving: Any) -> None:
-        self._peer, self._worker, self._serving = peer, worker, serving
-        self._goes_on = worker.begin()
 
-    @property
-    def steps_done(self) -> int:
-        """How many steps this worker has taken, including those before a restart."""
-        return self._worker.next_step
+def _listed(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    return [models] if isinstance(models, nn.Module) else list(models)
 
-    def step(self, loss: float | None = None) -> bool:
-        """Take a step along the current gradients; False when the run is over.
 
-        Only LAG ends a run by itself. If a loss is given and is not finite, the update is not used.
-        """
-        if not self._goes_on:
-            raise ConfigError("The run is over: step() said so by returning False.")
-        self._goes_on = self._worker.step(loss)
-        return self._goes_on
+def _unwrapped(optimizers: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    """The optimizers themselves, from under the wrappers of accelerate or Lightning."""
+    found = []
+    for optimizer in [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers):
+        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = inner  # noqa: PLW2901
+        found.append(optimizer)
+    return found
 
-    def finish(self) -> None:
-        """Say that this worker is done, and fetch the final global model."""
-        self._worker.finish(says_goodbye=self._goes_on)
-        if self._serving is not None:
-            self._serving.join()
-        self._peer.close()
 
-    def __enter__(self) -> TeamWorker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.finish()
+def _check_also(also: Sequence[Any]) -> None:
+    for each in also:
+        try:
+            from_bytes(to_bytes(each.state_dict()))
+        except Exception as error:  # whatever a state_dict may raise
+            raise ConfigError(
+                f"also= takes objects whose state_dict() holds tensors and numbers, which a "
+                f"checkpoint can keep, but {type(each).__name__} is none "
+                f"({str(error).partition(chr(10))[0][:80]})."
+            ) from None

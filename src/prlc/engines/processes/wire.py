@@ -86,6 +86,8 @@ class Wire:
     payload: dict[Route, Any]  # the process group of each route
     control: dist.ProcessGroup | None  # the group for notes, always on CPU
     liveness: Liveness | None = None
+    remedy: str = "--peer-timeout"
+    """What allows more time."""
     cause: PrlcError | None = None
     """Why this process is ending, if it is: later connection failures are its consequence."""
     payload_sent: dict[tuple[Tag, int], int] = field(
@@ -142,18 +144,19 @@ class Wire:
         self, rank: int, what: str, silent: list[int], limit: float | None = None
     ) -> PeerError:
         """The error for a wait that was too long, if some ranks do not answer."""
-        seconds = self.timeout if limit is None else limit
+        patience = self.liveness.timeout if self.liveness else self.timeout
+        seconds = patience if limit is None else limit
         waited = f"Nothing came from {self.names[rank]} for {seconds:g} s while {what} was awaited"
         if silent and rank not in silent:
             return PeerError(
                 silent[0],
                 f"{waited}: it waits in turn for {self.names[silent[0]]}, which gives no sign "
-                "of life. Look there, or allow more time with --peer-timeout.",
+                f"of life. Look there, or allow more time with {self.remedy}.",
             )
         return PeerError(
             rank,
             f"{waited}: it hangs, or its machine or network does. Look there, or allow more "
-            "time with --peer-timeout.",
+            f"time with {self.remedy}.",
         )
 
     def explain(self, rank: int, what: str, limit: float, error: Exception) -> PeerError:

@@ -9,7 +9,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from prlc.errors import PrlcError
 # A worker waits longer for the server than the server for a worker, so that the server is the first
 # to notice a worker that hangs, and names the right one.
 _TIMEOUT_FACTOR = 2.0
+A_DAY = 86_400.0  # seconds: the others may go on for long after this worker has left
 
 
 class Recorder:
@@ -73,7 +74,7 @@ class Worker(ABC):
         self._wire, self._packing, self._servers = wire, packing, layout.servers
         self._timeout = wire.timeout * _TIMEOUT_FACTOR
         self.role = self._make_role()
-        self._free = deque(self._new_buffer() for _ in range(self._window))
+        self._free: deque[PushBuffer] = deque()
         self._pushing: deque[tuple[PushBuffer, list[Pending]]] = deque()
         self._notes: list[Pending] = []  # in flight without an update
         self._sent_state: list[Pending] = []  # for a checkpoint
@@ -81,6 +82,10 @@ class Worker(ABC):
         self._bad = 0  # unusable updates since the last push
         self._num_updates = 0
         self._saves = 0  # the last numbered checkpoint that the state was sent for
+        self.on_save: Callable[[dict[str, Any]], None] | None = None
+        """Completes this worker's part of a checkpoint, and sends it."""
+        self.script: dict[str, Any] | None = None
+        """What a checkpoint had of the script."""
 
     def _make_role(self) -> Any:
         """The worker's role: what it does, without input or output."""
@@ -100,11 +105,19 @@ class Worker(ABC):
         """Wait until there is something to compute; False when the run is over."""
         return True
 
+    def prepare(self) -> None:  # noqa: B027
+        """Correct the gradients before an optimizer uses them, if the method does."""
+
     def step(self, loss: float | None = None) -> bool:
         """Take a step along the current gradients; False when the run is over.
 
         `loss` is for reports; an update whose loss is given but not finite is not used.
         """
+        self.prepare()
+        return self.stepped(loss)
+
+    def stepped(self, loss: float | None = None) -> bool:
+        """The rest of a step, after `prepare` and, in a script, the optimizer's own step."""
         self.recorder.computed(self.next_step)
         goes_on = self._step(self.next_step, loss)
         self.recorder.stepped()
@@ -146,7 +159,9 @@ class Worker(ABC):
         return self.settings.steps is None or self.next_step < self.settings.steps
 
     def _room(self, step: int) -> PushBuffer:
-        """A buffer to push from; waits for the oldest push in flight if none is free."""
+        """A buffer to push from; waits for the oldest push in flight if there is no other."""
+        if not self._free and len(self._pushing) < self._window:
+            return self._new_buffer()
         if not self._free:
             with self.recorder.waiting(step, "push"):
                 buffer, sending = self._pushing.popleft()
@@ -180,21 +195,32 @@ class Worker(ABC):
         self._losses, self._bad, self._num_updates = [], 0, 0
         return [self._wire.send([note.tensor()], rank, Tag.PUSH_NOTE) for rank in self._servers]
 
-    def _say_goodbye(self, server: int) -> None:
-        note = Note(Kind.BYE, self.next_step)
+    def _say_goodbye(self, server: int, kind: Kind = Kind.BYE) -> None:
+        note = Note(kind, self.next_step)
         self._notes.append(self._wire.send([note.tensor()], server, Tag.PUSH_NOTE))
 
-    def _pull(self, step: int, what: str) -> None:
+    def _pull(self, step: int, what: str, timeout: float | None = None) -> None:
         """Replace the local model by the global one."""
         with self.recorder.waiting(step, "pull"):
-            coming = [
-                self._wire.receive(self._packing.shard(self.local.values, shard), server, Tag.PULL)
-                for shard, server in enumerate(self._servers)
-            ]
-            for each in coming:
-                each.wait(f"{what} {step}", self._timeout)
+            self._receive_model(self.local.values, f"{what} {step}", timeout or self._timeout)
             self._flush_notes()  # a server that sent a model has read all earlier notes
         self.local.show()
+
+    def _receive_model(self, into: Vector, what: str, timeout: float) -> None:
+        coming = [
+            self._wire.receive(self._packing.shard(into, shard), server, Tag.PULL)
+            for shard, server in enumerate(self._servers)
+        ]
+        for each in coming:
+            each.wait(what, timeout)
+
+    def _reclaim(self) -> None:
+        """Take back the buffers of all pushes; a server that sent a model has received them."""
+        while self._pushing:
+            buffer, sending = self._pushing.popleft()
+            for each in sending:
+                each.wait("a former update", self._timeout)
+            self._free.append(buffer)
 
     def _answer(self, server: int, what: str) -> Note:
         """Wait for a server's next note."""
@@ -204,13 +230,19 @@ class Worker(ABC):
 
     # -- ending, saving and loading ---------------------------------------------------------------
 
-    def finish(self, says_goodbye: bool) -> None:
-        """Fetch the final model, after saying goodbye unless the run was already over."""
-        if says_goodbye:
-            for server in self._servers:
-                self._say_goodbye(server)
-        self._pull(self.next_step, "the final model, after step")
+    def leave(self, kind: Kind = Kind.BYE) -> None:
+        """Say that this worker takes no more steps."""
+        for server in self._servers:
+            self._say_goodbye(server, kind)
+
+    def finish(self) -> None:
+        """Fetch the final model, once nobody takes steps any more."""
+        self._pull(self.next_step, "the final model, after step", A_DAY)
         self.flush()
+
+    def fetch(self) -> Vector | None:
+        """The global model, if it may differ from this worker's own."""
+        return None
 
     def flush(self) -> None:
         """Wait until all pushes and notes have been sent."""
@@ -226,9 +258,16 @@ class Worker(ABC):
         self._notes.clear()
 
     def send_state(self) -> None:
-        """Send rank 0 this worker's part of a checkpoint."""
+        """Send rank 0 this worker's part of a checkpoint, or let the script complete it first."""
+        if self.on_save is not None:
+            self.on_save(self.state())
+        else:
+            self.send(self.state())
+
+    def send(self, state: dict[str, Any]) -> None:
+        """Send rank 0 a state."""
         self._flush_state()
-        self._sent_state = self._wire.send_object(self.state(), 0)
+        self._sent_state = self._wire.send_object(state, 0)
 
     def _flush_state(self) -> None:
         for each in self._sent_state:
@@ -250,3 +289,4 @@ class Worker(ABC):
         self._losses = state["losses"]
         self._bad, self._num_updates = state["bad"], state["num_updates"]
         self.next_step, self.lr_step = state["next_step"], state["lr_step"]
+        self.script = state.get("script")

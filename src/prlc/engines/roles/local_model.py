@@ -1,7 +1,8 @@
-"""A worker's model: turns gradients into an update by the user's optimizer."""
+"""A worker's model: from gradients, or from a step that a script has taken, to an update."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.optim import SGD, Optimizer
 from prlc.engines.job import staying, travelling
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import Packing, Vector, is_finite
+from prlc.engines.roles.selection import Models
+from prlc.methods import Method, Scheduled
 
 
 class LocalModel:
@@ -20,6 +23,9 @@ class LocalModel:
     made. For plain SGD the update is computed as -lr times the gradient, which avoids the rounding
     of a difference.
     """
+
+    keeps_rounds = False
+    """Whether `values` may stay as they are in steps without a push."""
 
     def __init__(
         self,
@@ -72,9 +78,9 @@ class LocalModel:
         self.show()
 
     def _write_update(self, into: Vector, plain: bool) -> None:
-        updates, before = self._packing.tensors(into), self._packing.tensors(self.values)
-        changed = list(zip(updates, _detached(self.model), before, strict=True))
+        changed = self._pairs(into)
         if plain:
+            updates = [update for update, _, _ in changed]
             parameters = list(self.model.parameters())
             for update, parameter in zip(updates, parameters, strict=False):  # buffers follow
                 if parameter.grad is None:
@@ -85,6 +91,15 @@ class LocalModel:
             del changed[: len(parameters)]
         else:
             self.optimizer.step()
+        self._write_changes(changed)
+
+    def _pairs(self, into: Vector) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each tensor: its update, its value now, its value before."""
+        updates, before = self._packing.tensors(into), self._packing.tensors(self.values)
+        return list(zip(updates, _detached(self.model), before, strict=True))
+
+    @staticmethod
+    def _write_changes(changed: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         for update, now, then in changed:
             # If values are more precise than the model, the model started from rounded ones.
             start = then if now.dtype == then.dtype else then.to(now.dtype).to(then.dtype)
@@ -127,7 +142,7 @@ class LocalModel:
     def state(self) -> dict[str, Any]:
         return {
             "values": [flat.clone() for flat in self.values],
-            "staying": [tensor.clone() for tensor in staying(self.model)],
+            "staying": [tensor.clone() for tensor in self._staying()],
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -135,10 +150,147 @@ class LocalModel:
     def load_state(self, state: dict[str, Any]) -> None:
         for flat, saved in zip(self.values, state["values"], strict=True):
             flat.copy_(saved)
-        for tensor, saved in zip(staying(self.model), state["staying"], strict=True):
+        for tensor, saved in zip(self._staying(), state["staying"], strict=True):
             tensor.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._load_optimizers(state["optimizer"])
         self.show()
+
+    def _staying(self) -> list[Tensor]:
+        return staying(self.model)
+
+    def _load_optimizers(self, states: Any) -> None:
+        self.optimizer.load_state_dict(states)
+
+
+class ScriptModel(LocalModel):
+    """The models of a script whose own loop steps its optimizers.
+
+    An update is whatever has changed since the last one: by the optimizer, by the forward pass, or
+    beside both. While one of several optimizers steps, the parameters of the others are left alone,
+    since a backward pass through them may be pending: what has become of them is shown when their
+    model is next called, or stepped.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        models: Models,
+        packing: Packing,
+        *,
+        method: Method,
+        keeps_rounds: bool = True,
+    ) -> None:
+        """`model` is what travels of the models."""
+        super().__init__(model, models.optimizers[0], packing)
+        self._models, self.optimizers = models, models.optimizers
+        self._holds = False
+        if isinstance(method, Scheduled):
+            self.keeps_rounds = keeps_rounds and method.trivial and method.gain == 1.0
+            # A worker that does not move by its updates would make a change beside the optimizer
+            # again at every step, and push it each time.
+            always_pulls = method.trivial and method.pull_ratio == 1.0
+            self._holds = method.gain == 0.0 and not always_pulls
+        self._beside: Vector = []  # made beside the optimizer, part of the model, to be pushed
+        self._others: set[int] = set()  # the parameters of optimizers that do not step now
+        self._late: dict[int, Tensor] = {}  # by place: what the model shows instead of its value
+
+    def stepped_by(self, optimizer: Optimizer | None) -> None:
+        """An optimizer has stepped; None: no backward pass is pending."""
+        self._others = {
+            id(p)
+            for other in self.optimizers
+            if optimizer is not None and other is not optimizer
+            for group in other.param_groups
+            for p in group["params"]
+        }
+        self._catch_up(lambda tensor: id(tensor) not in self._others)
+
+    def called(self, model: nn.Module) -> None:
+        """A model begins a forward pass."""
+        if self._late:
+            own = {id(p) for p in model.parameters()}
+            self._catch_up(lambda tensor: id(tensor) in own)
+
+    @torch.no_grad()
+    def _catch_up(self, which: Callable[[Tensor], bool]) -> None:
+        tensors, values = travelling(self.model), self._packing.tensors(self.values)
+        for place, shown in [*self._late.items()]:
+            if which(tensors[place]):
+                tensors[place].add_(values[place].to(tensors[place]) - shown)
+                del self._late[place]
+
+    @torch.no_grad()
+    def show(self) -> None:
+        if not self._others:
+            super().show()
+            return
+        values = self._packing.tensors(self.values)
+        for place, (tensor, value) in enumerate(zip(travelling(self.model), values, strict=True)):
+            if id(tensor) not in self._others:
+                tensor.copy_(value)
+            elif place not in self._late and not torch.equal(tensor, value.to(tensor)):
+                self._late[place] = tensor.detach().clone()
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Before the optimizer's step: keep what was changed beside it, if it could get lost."""
+        if not self._holds or not self._packing.fits(_detached(self.model)):
+            return
+        before = self._packing.tensors(self.values)
+        pairs = list(zip(travelling(self.model), before, strict=True))
+        count = len(list(self.model.parameters()))
+        trained = [pair for i, pair in enumerate(pairs[:count]) if i not in self._late]
+        if all(
+            torch.equal(now.to(then.dtype), then.to(now.dtype).to(then.dtype))
+            for now, then in trained
+        ):
+            return
+        self._beside = self._packing.zeros()
+        changes = self._packing.tensors(self._beside)
+        for place, ((now, then), change) in enumerate(zip(pairs, changes, strict=False)):
+            if place < count and place not in self._late:
+                torch.sub(now.to(change), then, out=change)
+                then.copy_(now)
+
+    @torch.no_grad()
+    def update(self, into: Vector) -> Kind:
+        """Write what has changed since the last update, or return why it is unusable."""
+        kind = Kind.UPDATE
+        if not self._packing.fits(_detached(self.model)):
+            kind = Kind.MISSHAPEN
+        else:
+            self._write_changes(self._pairs(into))
+            for place in self._late:
+                self._packing.tensors(into)[place].zero_()
+            for flat, change in zip(into, self._beside, strict=True) if self._beside else ():
+                flat.add_(change)
+            self._beside = []
+            if not is_finite(into):
+                kind = Kind.INFINITE
+        if kind is not Kind.UPDATE:
+            self.refuse(into)
+        return kind
+
+    @torch.no_grad()
+    def move(self, update: Vector, share: float) -> None:
+        if share == 1.0:  # the optimizer has already done it
+            values = self._packing.tensors(self.values)
+            for place, (value, now) in enumerate(zip(values, _detached(self.model), strict=True)):
+                if place not in self._late:
+                    value.copy_(now)
+        else:
+            super().move(update, share)
+
+    def state(self) -> dict[str, Any]:
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        return super().state() | {"optimizer": optimizers}
+
+    def _staying(self) -> list[Tensor]:
+        return staying(self._models.all)
+
+    def _load_optimizers(self, states: Any) -> None:
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
 
 
 def _detached(model: nn.Module) -> list[Tensor]:

@@ -26,6 +26,8 @@ class Kind(IntEnum):
     WAIT = 7  # server: not your turn, but I am alive, and may want your state
     LAST = 8  # server: a model comes with this note, and the run is over
     OVER = 9  # server: the run is over
+    FETCH = 10  # worker: send me the model as it is
+    CHANGE = 11  # worker: from here on other tensors train
 
 
 class Note(NamedTuple):

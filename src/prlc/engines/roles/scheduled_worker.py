@@ -30,9 +30,11 @@ class ScheduledWorkerRole:
         self.timetable = settings.timetable()
         self._packing, self._method = packing, settings.method
         method, P = self._method, settings.num_workers
-        self._direct = method.every == 1 and not settings.encodes
+        #: Whether the model itself remembers the updates of a round.
+        self.keeps_rounds = local.keeps_rounds and method.every > 1
+        self._direct = (method.every == 1 or self.keeps_rounds) and not settings.encodes
         self._update = [] if self._direct else packing.zeros()
-        self._unsent = packing.zeros() if method.every > 1 else []
+        self._unsent = packing.zeros() if method.every > 1 and not self.keeps_rounds else []
         self._num_unsent = np.zeros(method.blocks, np.int64)
         self._lr_unsent = 0.0
         # A displacement is measured after the own move, and so is what a compensation looks at.

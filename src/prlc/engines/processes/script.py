@@ -1,0 +1,574 @@
+"""Training in a script's own loop: hooks on `optimizer.step()` take the team's steps.
+
+Before the optimizer's step the method may correct gradients; after it, whatever has changed in the
+models since the last step is the update. What travels is settled at the first step, when it is
+seen which buffers change, and again when the script freezes or unfreezes parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from prlc.data.random_state import get_random_state, set_random_state
+from prlc.data.share import Counted
+from prlc.engines.job import all_tensors, travelling
+from prlc.engines.processes.cluster import RunSettings
+from prlc.engines.processes.connection import Connection
+from prlc.engines.processes.peer import Peer
+from prlc.engines.processes.scheduled import ScheduledServer
+from prlc.engines.processes.server import log
+from prlc.engines.processes.threads import run_in_background
+from prlc.engines.processes.worker import A_DAY, Worker
+from prlc.engines.roles.local_model import ScriptModel
+from prlc.engines.roles.notes import Kind
+from prlc.engines.roles.packing import is_finite
+from prlc.engines.roles.selection import Models, Selection
+from prlc.errors import ConfigError
+from prlc.methods import Lazy, Scheduled
+from prlc.runs.folder import RunFolder
+from prlc.schema import PLAIN, TEXT, WHOLE, ListOf, Table
+
+_CHECKPOINT = Table(
+    {"steps_done": WHOLE, "parts": PLAIN, "names": ListOf(TEXT), "constants": PLAIN}
+)
+
+
+class Run:
+    """A training. Made by `Team.train`; this one, of a process alone, does nothing."""
+
+    steps_done = 0
+    """How many steps this worker has taken, including those before a restart."""
+    epochs_done = 0
+    """How many passes over its first shared loader this worker had taken before a restart."""
+    over = False
+    """Whether the server has ended the run; only LAG's does."""
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        """Inside the block the models are the global one, to evaluate or to save."""
+        yield
+
+    def finish(self) -> None:
+        """Take no more steps; leaves the final global model in the models."""
+
+    def complete_save(self) -> None:
+        """Complete a checkpoint that waits for the end of the script's iteration."""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+
+
+class TeamRun(Run):
+    """A training of several processes."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        settings: RunSettings,
+        models: Models,
+        also: Sequence[Any],
+        folder: Callable[[], RunFolder] | None,
+        positions: Sequence[Counted],
+        wait_for_others: Callable[[], None],
+    ) -> None:
+        self._connect, self._settings, self._models, self._also = connect, settings, models, also
+        self._positions, self._wait_for_others = positions, wait_for_others
+        self._connection = connection = self._connected()
+        self._folder: RunFolder | None = None
+        self.finished = self.failed = False
+        self._peer: Peer | None = None
+        self._worker: Worker | None = None
+        self._serving: threading.Thread | None = None
+        self._unfinished_save: dict[str, Any] | None = None
+        self._spoilt: list[tuple[nn.Parameter, Tensor]] = []
+        self._own_steps = 0
+        self._changing: set[str] = set()
+        saved = None
+        if connection.rank == 0 and folder is not None:
+            self._folder = folder()
+            saved = self._folder.newest_checkpoint(_CHECKPOINT)
+            if saved is not None:
+                self._load_constants(saved["constants"])
+        connection.broadcast_tensors(all_tensors(models.all))
+        begun = (saved["steps_done"], saved["names"]) if saved else (0, None)
+        self._begun_at, names = connection.broadcast(begun)
+        self.steps_done = self._begun_at
+        self._start = self._copies()
+        if names is not None:
+            self._compare({"optimizers": self._models.describe()})
+            self._build(names, saved["parts"] if saved else None)
+        if connection.rank not in connection.layout.workers:
+            self._serve_to_the_end()
+        hooks = [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
+        hooks += [o.register_step_post_hook(self._after_step) for o in models.optimizers]
+        if len(models.optimizers) > 1:
+            hooks += [
+                model.register_forward_pre_hook(self._before_forward) for model in models.models
+            ]
+        self._hooks = [*hooks, register_optimizer_step_pre_hook(self._check_foreign)]
+        self._strangers: set[int] = set()
+
+    def _connected(self) -> Connection:
+        """A connection on which nobody is waited for in vain, but whoever lives in patience."""
+        connection = self._connect()
+        remedy = "prlc.join(peer_timeout=...)"
+        return replace(connection, wire=replace(connection.wire, timeout=A_DAY, remedy=remedy))
+
+    def together(self) -> AbstractContextManager[None]:
+        """While all ranks do something together: who hangs is named."""
+        return self._connection.together()
+
+    # -- agreeing on what travels -----------------------------------------------------------------
+
+    def _floating(self) -> dict[str, Tensor]:
+        """What may travel: the parameters that train, and all floating-point buffers."""
+        trained = set(self._models.trained())
+        parameters = {n: p for n, p in self._models.all.named_parameters() if n in trained}
+        return parameters | self._models.buffers()
+
+    def _copies(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._floating().items()}
+
+    def _compare(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every worker says; refuses workers that differ where they must not."""
+        connection = self._connection
+        is_worker = connection.rank in connection.layout.workers
+        everyone = connection.gather_everywhere(own if is_worker else {})
+        found = [everyone[rank] for rank in connection.layout.workers]
+        for number, each in enumerate(found):
+            _check_alike(number, each, found[0])
+        return found
+
+    def _settle(self, gradient: float | None = None) -> None:
+        """With all ranks: settle what travels, and begin."""
+        start, buffers = self._start, self._models.buffers()
+        self._changing |= {n for n, b in buffers.items() if not _same(b, start.get(n))}
+        found = self._compare(
+            {
+                "trained": self._models.trained(),
+                "optimizers": self._models.describe(),
+                "changing": sorted(self._changing),
+                "gradient": gradient,
+                "step": self.steps_done,
+            }
+        )
+        if self._connection.rank == self._connection.layout.workers[0]:
+            _warn_of_same_data([each["gradient"] for each in found])
+        self._changing = {name for each in found for name in each["changing"]}
+        self._begun_at = self.steps_done = max(each["step"] for each in found)
+        trained: list[str] = found[0]["trained"]
+        self._build([*trained, *(name for name in buffers if name in self._changing)], None)
+
+    def _build(self, names: list[str], parts: dict[str, Any] | None) -> None:
+        """Begin with these tensors, from their values at the start."""
+        settings, models = self._settings, self._models
+        self._names, self._selection = names, Selection(models.models, names)
+        floating = self._floating()
+        self._trained = {name for name, _ in models.all.named_parameters()} & {*names}
+        self._changing = {*names} - self._trained
+        now = {name: floating[name].detach().clone() for name in names if name in self._start}
+        _write(self._start, floating)
+        self._peer = peer = Peer(
+            self._connection,
+            settings,
+            self._selection,
+            lambda packing: ScriptModel(
+                self._selection,
+                models,
+                packing,
+                method=settings.method,
+                keeps_rounds=settings.on_bad_update == "stop",
+            ),
+        )
+        peer.begin(self.steps_done, parts)
+        self._worker = peer.worker
+        self._start = {}
+        if self._worker is not None:
+            if self._worker.script is not None:
+                self._load_script(self._worker.script)
+                self.steps_done = self._worker.next_step
+            else:
+                _write(now, floating)
+                self._worker.next_step = self._worker.lr_step = self.steps_done
+            self._worker.on_save = self._save
+            if peer.server is not None:
+                self._serving = run_in_background(self._serve, "server")
+            self.over = not self._worker.begin()
+        self._marks = models.marks()
+
+    def _has_changed(self) -> bool:
+        """Whether other tensors train than those that travel, or other buffers change."""
+        if {*self._models.trained()} != self._trained:
+            return True
+        return bool(self._newly_changing())
+
+    def _newly_changing(self) -> set[str]:
+        """The buffers that were written to, or replaced, though they did not travel."""
+        marks = self._models.marks()
+        return {n for n in marks if n not in self._changing and marks[n] != self._marks.get(n)}
+
+    def _change(self) -> None:
+        """Go on with other tensors, from the global model."""
+        assert self._worker is not None
+        if not isinstance(self._settings.method, Scheduled):
+            raise ConfigError(
+                f"{self._settings.method.label} cannot change what trains during a run. Leave the "
+                "block of team.train first, and begin another."
+            )
+        self._changing |= self._newly_changing()
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(None)
+        self._worker.leave(Kind.CHANGE)
+        self._end_of_peer()
+        self._connection = self._connected()
+        self._start = self._copies()
+        self._settle()
+
+    # -- serving ----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Serve the global model, or this process's shard, until all workers are done."""
+        peer, step = self._peer, self._begun_at
+        assert peer is not None
+        assert peer.server is not None
+        with ExitStack() as until_done:
+            if self._folder is not None:
+                until_done.enter_context(self._folder.lock())
+            while step != self._settings.steps and peer.serve(step) is not None:
+                step += 1
+                if self._folder is not None and peer.saved is not None:
+                    self._folder.save_checkpoint(
+                        {
+                            "steps_done": step,
+                            "parts": peer.saved,
+                            "names": self._names,
+                            "constants": self._constants(),
+                        }
+                    )
+        peer.server.drain()
+        peer.server.send_final_model()
+        self._served = step
+
+    def _serve_to_the_end(self) -> None:
+        """Do nothing but serve; returns with the final model."""
+        goes_on = True
+        while goes_on:
+            if self._peer is None:
+                self._settle()
+            assert self._peer is not None
+            self._serve()
+            server, peer = self._peer.server, self._peer
+            assert server is not None
+            with torch.no_grad():
+                peer.packing.unpack(
+                    [v.detach() for v in server.values], travelling(self._selection)
+                )
+            peer.close()
+            goes_on = isinstance(server, ScheduledServer) and server.changed
+            self._peer = None
+            if goes_on:
+                self._connection = self._connected()
+                self._start = self._copies()
+        self.steps_done, self.finished = self._served, True
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        del optimizer
+        if self.finished:
+            raise ConfigError(
+                "This process serves the global model and takes no steps, or its training is over, "
+                "but its script called optimizer.step(). In the server layout rank 0 takes no "
+                "batches: split them with team.shard, or ask for layout='sharded'."
+            )
+        if self.over:
+            raise ConfigError(
+                f"The run is over after {self._settings.steps} steps, as join(steps=...) said. "
+                "Leave the loop when run.over is true."
+            )
+        self.complete_save()
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)  # after self
+        if self._peer is None:
+            self._settle(None if closure is not None else self._checksum())
+        elif self._has_changed():
+            self._change()
+        if closure is None:
+            self._prepare()
+            return None
+
+        def prepared() -> Any:
+            loss = closure()
+            self._prepare()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": prepared}
+        return (args[0], prepared, *args[2:]), kwargs
+
+    @torch.no_grad()
+    def _prepare(self) -> None:
+        """Before the optimizer uses the gradients."""
+        assert self._worker is not None
+        local = self._worker.local
+        assert isinstance(local, ScriptModel)
+        local.adopt()
+        if self._settings.on_bad_update == "skip":
+            held = [(p, p.grad) for p in self._selection.parameters() if p.grad is not None]
+            if not is_finite([grad.to_dense() for _, grad in held]):
+                self._spoilt = held
+                for parameter, _ in held:  # the optimizer must not take them into its state
+                    parameter.grad = None
+                return
+        self._worker.prepare()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        assert self._worker is not None
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(optimizer)
+        self._own_steps += 1
+        loss = None
+        if self._spoilt:
+            for parameter, grad in self._spoilt:
+                parameter.grad = grad
+            self._spoilt, loss = [], float("nan")
+        self.over = not self._worker.stepped(loss)
+        self.steps_done = self._worker.next_step
+
+    def _before_forward(self, model: nn.Module, inputs: Any) -> None:
+        del inputs
+        if self._worker is not None:
+            assert isinstance(self._worker.local, ScriptModel)
+            self._worker.local.called(model)
+
+    def _checksum(self) -> float:
+        """A number that two workers share only if they computed on the same data."""
+        grads = [p.grad for p in self._models.all.parameters() if p.grad is not None]
+        return sum(float(grad.to_dense().double().sum()) for grad in grads)
+
+    def _check_foreign(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Refuse steps of the models by an optimizer that was not given."""
+        del args, kwargs
+        if id(optimizer) in self._strangers or any(optimizer is o for o in self._models.optimizers):
+            return
+        own = {id(p) for p in self._models.all.parameters()}
+        if any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            raise ConfigError(
+                f"A {type(optimizer).__name__} that was not given to team.train steps the model's "
+                "parameters, so its steps would not count. Give team.train all optimizers: "
+                "team.train(model, [first, second])."
+            )
+        self._strangers.add(id(optimizer))
+
+    # -- the global model and the end -------------------------------------------------------------
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        if self.finished or self._worker is None:
+            yield  # nothing trained yet, or the final model
+            return
+        self.complete_save()
+        model = self._worker.fetch()
+        if model is None:
+            yield
+            return
+        tensors = [t.detach() for t in travelling(self._selection)]
+        own = [t.clone() for t in tensors]
+        peer = self._peer
+        assert peer is not None
+        peer.packing.unpack(model, tensors)
+        try:
+            yield
+        finally:
+            for tensor, value in zip(tensors, own, strict=True):
+                tensor.copy_(value)
+
+    def finish(self) -> None:
+        if self.finished:
+            return
+        if self._peer is None:
+            self._settle()
+        assert self._worker is not None
+        self.complete_save()
+        assert isinstance(self._worker.local, ScriptModel)
+        self._worker.local.stepped_by(None)
+        if not self.over:
+            self._worker.leave()
+        self._wait_for_others()
+        self._end_of_peer()
+        self.finished = True
+        for hook in self._hooks:
+            hook.remove()
+        if not self._own_steps:
+            log.warning(
+                "Worker %d has taken no step: optimizer.step() of the optimizer given to "
+                "team.train was never called here.",
+                self._worker.number,
+            )
+
+    def _end_of_peer(self) -> None:
+        assert self._peer is not None
+        assert self._worker is not None
+        self._worker.finish()
+        if self._serving is not None:
+            self._serving.join()
+        self._peer.close()
+        self._peer = self._serving = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+            return
+        self.failed = True
+        log.warning(
+            "The block of team.train was left by %s after %d steps: the model here is this "
+            "worker's own, and this process will end with code 1.",
+            type(error).__name__,
+            self.steps_done,
+        )
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _save(self, state: dict[str, Any]) -> None:
+        """Keep this worker's state until the script's iteration is over, then send it."""
+        state["script"] = {
+            "positions": [position.state() for position in self._positions],
+            "random": get_random_state(),
+        }
+        self._unfinished_save = copy.deepcopy(state) if self._also else state
+        if not self._also or isinstance(self._settings.method, Lazy):
+            self.complete_save()
+
+    def complete_save(self) -> None:
+        state, self._unfinished_save = self._unfinished_save, None
+        if state is not None:
+            assert self._worker is not None
+            state["script"]["also"] = [each.state_dict() for each in self._also]
+            saved = zip(state["own"]["optimizer"], self._models.optimizers, strict=True)
+            for kept, optimizer in saved:  # a scheduler has changed the learning rate since
+                kept["param_groups"] = optimizer.state_dict()["param_groups"]
+            self._worker.send(state)
+
+    def _load_script(self, script: dict[str, Any]) -> None:
+        saved = {"also": len(script["also"]), "shared loaders": len(script["positions"])}
+        given = {"also": len(self._also), "shared loaders": len(self._positions)}
+        for what, number in saved.items():
+            if number != given[what]:
+                raise ConfigError(
+                    f"The checkpoint has {number} objects of {what}, but the script gives "
+                    f"{given[what]}. Resume it with the same script, which calls team.shard before "
+                    "team.train, or begin in another folder."
+                )
+        for each, state in zip(self._also, script["also"], strict=True):
+            each.load_state_dict(state)
+        newest = max((each["last_used"] for each in script["positions"]), default=0)
+        for position, state in zip(self._positions, script["positions"], strict=True):
+            next_one = state["last_used"] == newest > 0
+            position.load_state(state, script["random"] if next_one else None)
+        self.epochs_done = script["positions"][0]["passes"] if script["positions"] else 0
+        set_random_state(script["random"])
+
+    def _constants(self) -> dict[str, Tensor]:
+        """What belongs to the models, but does not change."""
+        names = set(self._names)
+        return {
+            name: tensor
+            for name, tensor in self._models.all.state_dict().items()
+            if name not in names and isinstance(tensor, Tensor) and tensor.is_floating_point()
+        }
+
+    def _load_constants(self, constants: dict[str, Tensor]) -> None:
+        own = self._models.all.state_dict()
+        _write({n: t for n, t in constants.items() if n in own and own[n].shape == t.shape}, own)
+
+
+def check_models(models: Sequence[nn.Module]) -> None:
+    """Refuse models that already exchange gradients with other workers."""
+    for model in models:
+        if isinstance(model, DistributedDataParallel):
+            ranks = dist.get_process_group_ranks(model.process_group)
+            if len(ranks) > 1:
+                raise ConfigError(
+                    "The model is in DistributedDataParallel, which averages gradients over "
+                    f"{len(ranks)} ranks at every backward pass, so there would be nothing left to "
+                    "save. Give team.train the model itself (model.module)."
+                )
+        if any(
+            type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor") for p in model.parameters()
+        ):
+            raise ConfigError(
+                "The model's parameters are sharded over ranks (FSDP or DTensor), which team.train "
+                "cannot average. Give it a model that is whole on every rank."
+            )
+
+
+def _check_alike(number: int, own: dict[str, Any], first: dict[str, Any]) -> None:
+    """Refuse a worker that trains otherwise than worker 0."""
+    others = {*own.get("trained", ())} ^ {*first.get("trained", ())}
+    if others:
+        raise ConfigError(
+            f"Worker {number} trains other parameters than worker 0: {min(others)} trains on one "
+            "of them only. All must train the same."
+        )
+    if own["optimizers"] != first["optimizers"]:
+        raise ConfigError(
+            f"All workers must have the same optimizers, but worker {number} has "
+            f"{own['optimizers']}, and worker 0 has {first['optimizers']}."
+        )
+
+
+def _warn_of_same_data(checksums: Sequence[float | None]) -> None:
+    known: dict[float, int] = {}
+    for worker, checksum in enumerate(checksums):
+        if not checksum:
+            continue
+        if checksum in known:
+            log.warning(
+                "Workers %d and %d had the same gradient in their first step, so they train on the "
+                "same data. Split it: loader = team.shard(loader), or seed it by team.worker.",
+                known[checksum],
+                worker,
+            )
+            return
+        known[checksum] = worker
+
+
+def _same(a: Tensor, b: Tensor | None) -> bool:
+    """Whether two tensors hold the same numbers, of which some may not be finite."""
+    return b is not None and a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@torch.no_grad()
+def _write(values: dict[str, Tensor], into: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        if name in into:
+            into[name].detach().copy_(value)

@@ -1,0 +1,78 @@
+"""A script as one process, and the page that says what happens to scripts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import prlc
+from prlc.engines.job import travelling
+from prlc.engines.roles.selection import Models, Selection
+
+PROJECT = Path(__file__).parents[2]
+
+
+def losses(team: prlc.Team | None) -> list[float]:
+    """A loop with and without its four lines."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(20, 3))
+    model, averaged = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    found = []
+    run = None
+    if team is not None:
+        loader = team.shard(loader)
+        run = team.train(model, optimizer, also=[averaged])
+    for (x,) in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+        if team is not None and team.any(False):
+            break
+    if run is not None:
+        with run.global_model():
+            found.append(0.0)
+        run.finish()
+    return found
+
+
+def test_a_process_alone_trains_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    team = prlc.join("prlc:0.1", layout="server")
+    assert (team.worker, team.num_workers) == (0, 1)
+    assert losses(team) == [*losses(None), 0.0]
+    with pytest.raises(prlc.ConfigError, match="belong to no model"):
+        team.train(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+
+
+def test_what_travels_is_looked_up_by_name() -> None:
+    first, second = nn.BatchNorm1d(2), nn.Linear(2, 2)
+    second.bias.requires_grad_(False)
+    tied = nn.Linear(2, 2)
+    tied.weight = second.weight
+    models = Models([first, second, tied], [torch.optim.SGD([*first.parameters(), second.weight])])
+    assert models.trained() == ["0.weight", "0.bias", "1.weight"]
+    chosen = Selection(models.models, [*models.trained(), "0.running_mean"])
+    assert [t.shape for t in travelling(chosen)] == [(2,), (2,), (2, 2), (2,)]
+    first.running_mean = torch.ones(2)  # another tensor, as some modules do it
+    assert travelling(chosen)[-1] is first.running_mean
+    first.running_mean = None
+    with pytest.raises(prlc.ConfigError, match="'running_mean' has been taken out"):
+        travelling(chosen)
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    page = (PROJECT / "docs" / "own-script.md").read_text()
+    files = re.findall(r"`(tests/\S+\.py)`", page)
+    there = "".join((PROJECT / file).read_text() for file in files)
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in there] == []
