@@ -173,3 +173,12 @@ def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_dir() == tmp_path
     monkeypatch.delenv("PRLC_CACHE")
     assert cache_dir() == platformdirs.user_cache_path("prlc")
+
+
+def test_a_download_without_end_is_broken_off(
+    site: Site, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prlc.data.files._LARGEST", len(CONTENT) - 1)
+    with pytest.raises(DownloadError, match="it is longer than 1,048,575 bytes"):
+        fetch(site.url + "good", target, MD5)
+    assert_nothing_left(target)

@@ -43,7 +43,10 @@ def free_port() -> int:
 
 def ranks_of(agent: int) -> dict[int, int]:
     """The process of every rank that a torchrun has started."""
-    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    try:
+        children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    except OSError:  # it has ended
+        return {}
     found = {environment(int(pid)).get("RANK"): int(pid) for pid in children}
     return {int(rank): pid for rank, pid in found.items() if rank is not None and alive(pid)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,26 @@ def test_after_sigkill_cleaning_removes_it_and_only_it(
     assert left_of(name) == []
     assert not runs(sleeper)
     assert clean().removed == ()
+
+
+def test_what_has_not_reached_a_namespace_yet_ends_too(owner: tuple[forks.Process, str]) -> None:
+    """As torchrun's forking process: it imports torch before it enters any."""
+    process, name = owner
+    process.kill()
+    process.wait()
+    helper = subprocess.Popen(["sleep", "600"], env=machine.marked(name), start_new_session=True)
+    try:
+        assert clean().removed == (name,)
+        assert helper.wait(timeout=10) == -signal.SIGKILL
+    finally:
+        helper.kill()
+
+
+def test_all_that_runs_on_a_testbed_is_marked(folder: Path) -> None:
+    with Bed(workers=1) as bed:
+        started = bed.start({"w00": ["sleep", "600"]}, logs=folder / "logs")
+        assert started["w00"].process.pid in machine.processes_marked(bed.topology.name)
+        assert "PRLC_TESTBED" not in os.environ
 
 
 def test_a_process_with_the_number_of_the_owner_is_not_the_owner(folder: Path) -> None:

@@ -27,6 +27,7 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the total (None if the server does not say)."""
 
 _CHUNK = 1 << 18  # bytes
+_LARGEST = 1 << 30  # bytes of a download: several times the largest data set
 
 
 # -- finding and reading --------------------------------------------------------------------------
@@ -141,6 +142,8 @@ def _receive(url: str, part: Path, timeout: float, progress: Progress | None) ->
             file.write(chunk)
             digest.update(chunk)
             received += len(chunk)
+            if received > _LARGEST:
+                raise ConnectionError(f"it is longer than {_LARGEST:,} bytes, so it is not that")
             if progress is not None:
                 progress(received, total)
         file.flush()

@@ -7,12 +7,13 @@ process that owns it is still alive.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -128,31 +129,27 @@ def clean() -> Cleaned:
 
 def remove(record: Record) -> None:
     """Kill a testbed's processes, delete its namespaces (and so all links) and its record."""
+    _kill_all(lambda: machine.processes_marked(record.name))  # they may be about to make more
     own = [name for name in machine.namespaces() if owner_of(name) == record.name]
-    _kill_all(own)
+    for namespace in own:
+        _kill_all(functools.partial(machine.processes_in, namespace))
     machine.Script("ip", None, tuple(f"netns delete {name}" for name in own)).run()
     record.remove()
 
 
-def _kill_all(namespaces: Sequence[str]) -> None:
-    """Kill every process in the namespaces and wait until all are gone."""
+def _kill_all(find: Callable[[], Sequence[int]]) -> None:
+    """Kill all processes that `find` finds, and wait until it finds none."""
     deadline = time.monotonic() + _KILL_SECONDS
-    left = namespaces
-    while left := [name for name in left if _kill(machine.processes_in(name))]:
+    while pids := find():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise TestbedError(
-                f"Processes in the namespace {left[0]} do not end, even when killed. Run "
-                "`prlc testbed --clean` once they are no longer blocked."
+                f"The process {pids[0]} of a testbed does not end, even when killed. Run "
+                "`prlc testbed --clean` once it is no longer blocked."
             )
         time.sleep(0.05)
-
-
-def _kill(pids: Sequence[int]) -> bool:
-    """Kill processes; whether there were any."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(pids)
 
 
 @contextmanager

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from prlc.errors import TestbedError
 from prlc.testbed.topology import Topology
@@ -18,6 +20,35 @@ from prlc.testbed.topology import Topology
 _WRITE = (
     'while [ $# -gt 0 ]; do f="/proc/sys/net/$1"; [ ! -e "$f" ] || echo "$2" > "$f"; shift 2; done'
 )
+
+
+_MARK = "PRLC_TESTBED"  # in the environment of all that belongs to a testbed
+
+
+def marked(name: str) -> dict[str, str]:
+    """The environment of a process that belongs to a testbed, wherever it runs."""
+    return {**os.environ, _MARK: name}
+
+
+@contextmanager
+def marking(name: str) -> Iterator[None]:
+    """Mark everything that this process starts meanwhile."""
+    os.environ[_MARK] = name
+    try:
+        yield
+    finally:
+        del os.environ[_MARK]
+
+
+def processes_marked(name: str) -> list[int]:
+    """The processes that belong to a testbed, in a namespace of its own or not yet."""
+    found, mark = [], f"{_MARK}={name}".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with suppress(OSError):  # gone meanwhile, or somebody else's
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
 
 
 def run(command: Sequence[str], given: str = "") -> str:

@@ -54,8 +54,9 @@ class Testbed:
         self._signals.become_exceptions()
         try:
             self._record = cleanup.claim(self.topology.name)
-            for step in wiring.setup(self.topology):
-                step.run()
+            with machine.marking(self.topology.name):
+                for step in wiring.setup(self.topology):
+                    step.run()
         except BaseException:
             self.close()
             raise
@@ -101,7 +102,8 @@ class Testbed:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, command in commands.items():
-                started.append(_start(nodes[name], command, added.get(name, {}), folder))
+                own = machine.marked(self.topology.name) | dict(added.get(name, {}))
+                started.append(_start(nodes[name], command, own, folder))
         except BaseException as error:
             Processes(started).stop()
             if isinstance(error, OSError):
@@ -237,7 +239,7 @@ class Processes:
 
 
 def _start(
-    node: Node, command: Sequence[str], added: Mapping[str, str], folder: Path
+    node: Node, command: Sequence[str], environment: Mapping[str, str], folder: Path
 ) -> NodeProcess:
     log = folder / f"{node.name}.log"
     with log.open("wb") as output:
@@ -246,7 +248,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **added},
+            env=environment,
             start_new_session=True,
         )
     return NodeProcess(node, process, log)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from prlc.errors import TestbedError
+from prlc.testbed import machine
 from prlc.testbed.testbed import NodeProcess, Processes, Testbed
 from prlc.testbed.topology import INTERFACE, Node, Topology
 
@@ -52,7 +53,7 @@ def start(
         )
         for node, file in files.items()
     ]
-    forker = Forker(specs, environment())
+    forker = Forker(specs, machine.marked(bed.topology.name) | environment())
     agents = [NodeProcess(node, Agent(node.name, forker), file) for node, file in files.items()]
     return bed.adopt(Processes(agents))
 
@@ -122,7 +123,7 @@ class Forker:
             [sys.executable, "-c", f"from {__name__} import fork_agents; fork_agents()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
+            env=environment,
             start_new_session=True,
         )
         assert self._process.stdin is not None
