@@ -33,6 +33,7 @@ from prlc.methods.presets import (
     SparseLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
 )
 from prlc.methods.timetable import Timetable, Turn
 
@@ -67,10 +68,12 @@ __all__ = [
     "Timetable",
     "TopKSGD",
     "Turn",
+    "Whisper",
     "Window",
     "create",
     "option_names",
     "parse_method",
+    "recommended",
 ]
 
 METHODS: dict[str, type[Method]] = {
@@ -92,8 +95,14 @@ METHODS: dict[str, type[Method]] = {
         TernGrad,
         TopKSGD,
         EF21P,
+        Whisper,
     )
 }
+
+
+def recommended() -> str:
+    """The name of the method to take without a reason for another."""
+    return next(name for name, kind in METHODS.items() if kind.recommended)
 
 
 def option_names(name: str) -> list[str]:

@@ -197,3 +197,26 @@ class EF21P(Scheduled):
     paper: ClassVar[str] = "Gruntkowska et al. 2023, arXiv:2209.15218"
     name: ClassVar[str] = "ef21-p"
     title: ClassVar[str] = "EF21-P"
+
+
+# -- recommended --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Whisper(LocalSGD):
+    """Few, small messages both ways: all gradients of a round are at one model that all know.
+
+    Nobody moves between pulls, so data that differ between workers cause no drift; error feedback
+    at the workers and at the server sends what was left out later. docs/beyond.md derives it.
+    """
+
+    every: int = 8
+    up: Encoding = field(default_factory=lambda: TopK(share=0.02), kw_only=True)
+    down: Down = field(default_factory=lambda: Down(TopK(share=0.02)), kw_only=True)
+    meanwhile: Compensation = field(default_factory=Hold, kw_only=True)
+
+    summary: ClassVar[str] = "every H steps the largest 2% both ways, with error feedback"
+    paper: ClassVar[str] = "docs/beyond.md"
+    name: ClassVar[str] = "whisper"
+    title: ClassVar[str] = "Whisper"
+    recommended: ClassVar[bool] = True
