@@ -31,6 +31,7 @@ from prlc.methods import (
     SparseLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
     parse_method,
 )
 
@@ -52,6 +53,7 @@ METHODS: list[Method] = [
     TernGrad(),
     TopKSGD(),
     EF21P(),
+    Whisper(4),
     # What no preset has: each with several parts, so that they meet.
     *map(
         parse_method,

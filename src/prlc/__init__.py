@@ -41,6 +41,7 @@ from prlc.methods import (
     SparseLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
 )
 from prlc.network import Network
 from prlc.optim.schedules import Constant, Cosine, StepDecay
@@ -93,6 +94,7 @@ __all__ = [
     "TeamWorker",
     "TernGrad",
     "TopKSGD",
+    "Whisper",
     "compare",
     "constants",
     "data",

@@ -43,6 +43,17 @@ def test_compare_prints_the_same_as_json(prlc: Prlc, tmp_path: Path) -> None:
     assert half["simulated_seconds"] < nsgd["simulated_seconds"]
 
 
+def test_compare_names_the_winners_among_those_close_to_nsgd(prlc: Prlc, tmp_path: Path) -> None:
+    methods = ("-m", "nsgd", "-m", "prlc:1", "-m", "pr:0.01:every=12", "-m", "nsgd:down=float16")
+    code, out, _ = prlc("compare", *methods, *QUICK, "--out", tmp_path / "c")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "Within 2% of NSGD's loss, fewest bytes: NSGD down float16, " in words
+    assert "(0.75 of NSGD's); shortest time: NSGD down float16, " in words
+    alone = prlc("compare", "-m", "prlc:1", *QUICK, "--out", tmp_path / "d")[1]
+    assert "Within" not in alone
+
+
 def test_compare_goes_on_with_what_is_unfinished(prlc: Prlc, tmp_path: Path) -> None:
     command = ["compare", "-m", "nsgd", "-m", "pr", *QUICK, "--out", tmp_path / "c", "--json"]
     _, first, _ = prlc(*command)

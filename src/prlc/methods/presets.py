@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from prlc.encodings import Down, Encoding, TopK, parse_encoding
 from prlc.methods.base import Scheduled
-from prlc.methods.compensation import Compensation, Hold, Own, Proximal
+from prlc.methods.compensation import Compensation, GainCorrection, Hold, Own, Proximal
 
 # -- the paper ----------------------------------------------------------------------------------
 
@@ -204,19 +204,21 @@ class EF21P(Scheduled):
 
 @dataclass(frozen=True)
 class Whisper(LocalSGD):
-    """Few, small messages both ways: all gradients of a round are at one model that all know.
+    """Few and small messages both ways; meanwhile, a gain and a drift learnt from the pulls.
 
-    Nobody moves between pulls, so data that differ between workers cause no drift; error feedback
-    at the workers and at the server sends what was left out later. docs/beyond.md derives it.
+    Error feedback, at the workers and in the model that all workers know, makes up later for what a
+    message left out. docs/beyond.md derives the parts and tells when they fail.
     """
 
     every: int = 8
     up: Encoding = field(default_factory=lambda: TopK(share=0.02), kw_only=True)
     down: Down = field(default_factory=lambda: Down(TopK(share=0.02)), kw_only=True)
-    meanwhile: Compensation = field(default_factory=Hold, kw_only=True)
+    meanwhile: Compensation = field(
+        default_factory=lambda: GainCorrection(beta=0.1, lam=0.0), kw_only=True
+    )
 
-    summary: ClassVar[str] = "every H steps the largest 2% both ways, with error feedback"
-    paper: ClassVar[str] = "docs/beyond.md"
+    summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 2% both ways"
+    paper: ClassVar[str] = "this project, docs/beyond.md"
     name: ClassVar[str] = "whisper"
     title: ClassVar[str] = "Whisper"
     recommended: ClassVar[bool] = True

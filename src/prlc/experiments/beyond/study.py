@@ -15,6 +15,7 @@ from prlc.experiments.beyond.settings import Problem, beyond
 from prlc.experiments.beyond.trials import make_trials
 from prlc.experiments.beyond.verdicts import judge
 from prlc.experiments.claims import ClaimVerdict
+from prlc.experiments.curves import final_loss
 from prlc.experiments.pool import Pool
 from prlc.experiments.reproduction import (
     check_positive,
@@ -126,16 +127,15 @@ def _draw(race: Race, out: Path) -> list[Path]:
     columns = 3
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(4.6 * columns, 3.7 * rows + 1.2), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    places = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     chart = Chart(problem.title, tuple(panels[0][2]))
     look = styles([chart])
     for place, (x, clock, curves) in zip(places, panels, strict=False):
         _draw_panel(place, x, clock, Chart(problem.title, tuple(curves)), problem, look)
-    for place in list(places)[: rows * columns - len(panels)]:
+    for place in places[len(panels) :]:
         place.axis("off")
-    first = figure.axes[0]
     figure.legend(
-        *first.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
+        *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
     )
     figure.suptitle(f"{problem.title}: the way to NSGD's loss, {problem.scale} scale", fontsize=13)
     stem = out / f"beyond-{problem.name}"
@@ -146,6 +146,7 @@ def _draw(race: Race, out: Path) -> list[Path]:
 def _draw_panel(
     panel: Axes, x: str, clock: str, chart: Chart, problem: Problem, look: dict[str, Any]
 ) -> None:
+    """A curve per method, NSGD's first; a thin line is the loss to get to."""
     bands = [series.band(x, problem.measure).iloc[1:] for series in chart.series]
     size, label = scaled(x, max(float(band["x"].max()) for band in bands))
     for series, band in zip(chart.series, bands, strict=True):
@@ -162,6 +163,8 @@ def _draw_panel(
             markevery=(min(3 + 2 * style.number, max(0, len(band) - 1)), 16),
             markersize=4,
         )
+    finals = [final_loss(run, problem.measure) for run in chart.series[0].runs]
+    panel.axhline((1 + problem.close) * math.fsum(finals) / len(finals), color="0.5", linewidth=0.8)
     panel.set_xscale("log")
     best = min(float(band["y"].min()) for band in bands)
     start = float(chart.series[0].band(x, problem.measure)["y"].iloc[0])
