@@ -40,6 +40,7 @@ from prlc.methods import (
     StreamingDiLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
     parse_method,
 )
 
@@ -66,6 +67,7 @@ METHODS: list[Method] = [
     EF21P(),
     STC(0.1),
     DeMo(),
+    Whisper(4),
     # What no preset has: each with several parts, so that they meet.
     *map(
         parse_method,

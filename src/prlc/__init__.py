@@ -47,6 +47,7 @@ from prlc.methods import (
     SparseLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
 )
 from prlc.network import Network
 from prlc.optim.schedules import Constant, Cosine, StepDecay
@@ -103,6 +104,7 @@ __all__ = [
     "Team",
     "TernGrad",
     "TopKSGD",
+    "Whisper",
     "compare",
     "constants",
     "data",

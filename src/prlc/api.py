@@ -62,7 +62,7 @@ def train(
     loss: called with the module's output and the targets; gives the mean over the batch.
     data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
     method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1"; None:
-        `prlc`, or `nsgd` if the optimizer runs on the server.
+        the recommended one, or `nsgd` if the optimizer runs on the server.
     workers, batch_size: how many workers, and the samples that each takes in a step.
     epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
         `data` has, over all workers.
@@ -153,6 +153,10 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The same as plain objects."""
         return report.rows(self.results)
+
+    def winners(self) -> dict[str, report.Winner]:
+        """Who needed the fewest `bytes` and `simulated_seconds`, within 2% of NSGD's loss."""
+        return report.winners(self.results)
 
     def plot(self, path: Path | str | None = None, title: str | None = None) -> Any:
         """Loss against steps, pulls and simulated time; saved if a path is given."""

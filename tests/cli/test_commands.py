@@ -43,6 +43,17 @@ def test_compare_prints_the_same_as_json(prlc: Prlc, tmp_path: Path) -> None:
     assert half["simulated_seconds"] < nsgd["simulated_seconds"]
 
 
+def test_compare_names_the_winners_among_those_close_to_nsgd(prlc: Prlc, tmp_path: Path) -> None:
+    methods = ("-m", "nsgd", "-m", "prlc:1", "-m", "pr:0.01:every=12", "-m", "nsgd:down=float16")
+    code, out, _ = prlc("compare", *methods, *QUICK, "--out", tmp_path / "c")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "Within 2% of NSGD's loss, fewest bytes: NSGD down float16, " in words
+    assert "(0.75 of NSGD's); shortest time: NSGD down float16, " in words
+    alone = prlc("compare", "-m", "prlc:1", *QUICK, "--out", tmp_path / "d")[1]
+    assert "Within" not in alone
+
+
 def test_compare_goes_on_with_what_is_unfinished(prlc: Prlc, tmp_path: Path) -> None:
     command = ["compare", "-m", "nsgd", "-m", "pr", *QUICK, "--out", tmp_path / "c", "--json"]
     _, first, _ = prlc(*command)
@@ -153,7 +164,7 @@ def test_train_chooses_a_new_folder_each_time(
     prlc("train", *QUICK)
     prlc("train", *QUICK)
     names = sorted(folder.name for folder in (tmp_path / "runs").iterdir())
-    assert names == ["0001-prlc-logistic-digits", "0002-prlc-logistic-digits"]
+    assert names == ["0001-whisper-logistic-digits", "0002-whisper-logistic-digits"]
 
 
 def test_train_writes_tensorboard_events_on_request(prlc: Prlc, tmp_path: Path) -> None:
@@ -169,7 +180,7 @@ def test_methods_lists_all_of_them_with_their_choices(prlc: Prlc) -> None:
     assert list(listed) == list(METHODS)
     choices = ["takes_part", "push", "message", "server", "pull", "meanwhile"]
     for name, each in listed.items():
-        assert list(each) == ["name", *choices, "paper", "settings"]
+        assert list(each) == ["name", "recommended", *choices, "paper", "settings"]
         assert all(isinstance(each[key], str) and each[key] for key in [*choices, "paper"])
         assert list(each["settings"]) == option_names(name)
         given = {key: value for key, value in each["settings"].items() if key != "delay"}
@@ -177,6 +188,7 @@ def test_methods_lists_all_of_them_with_their_choices(prlc: Prlc) -> None:
     assert listed["sparseloco"]["settings"]["up"] == "topk,0.0156,bits=2,decay=0.95"
     assert listed["fedprox"]["settings"]["mu"] == 0.01
     assert listed["diloco"]["server"] == "nesterov"
+    assert [name for name, each in listed.items() if each["recommended"]] == ["whisper"]
 
 
 def test_methods_prints_a_table_of_120_columns(prlc: Prlc, monkeypatch: pytest.MonkeyPatch) -> None:

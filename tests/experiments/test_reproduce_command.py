@@ -93,7 +93,7 @@ def test_interrupted_it_says_how_to_continue_and_leaves_no_process_behind(tmp_pa
     ("arguments", "said"),
     [
         (("fig5",), "no figure 'fig5'. Choose one of: fig1, fig2, fig3, fig4, or all"),
-        (("all", "--scale", "huge"), "no scale 'huge'. Choose one of: smoke, quick, paper"),
+        (("all", "--scale", "huge"), "no scale 'huge'. Choose one of: smoke, quick, medium"),
         (("all", "--model", "mlp"), "no model 'mlp' here. Choose one of: logistic, resnet, both"),
         (("all", "--seeds", 0), "seeds must be a whole number, 1 or more, but is 0"),
         (("all", "--jobs", 0), "jobs must be a whole number, 1 or more, but is 0"),

@@ -40,8 +40,9 @@ def test_the_papers_figures() -> None:
     assert half.spread == full.spread > 0
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("name", "scale"), [(name, scale) for scale in SCALES for name in paper().problems(scale)]
+)
 def test_every_problem_can_be_run(name: str, scale: str) -> None:
     problem = paper().problem(name, scale)
     assert problem.data in DATASETS
@@ -67,6 +68,13 @@ def test_the_papers_scale_is_the_papers(name: str) -> None:
     assert problem.model == {"logistic": "logistic", "resnet": "resnet18"}[name]
 
 
+def test_medium_scale_is_larger_and_longer_than_quick_scale() -> None:
+    quick, medium = (paper().problem("resnet", scale) for scale in ("quick", "medium"))
+    assert medium.shrink < quick.shrink
+    steps = [RunSpec(problem, "nsgd", 0.1, 0).steps for problem in (quick, medium)]
+    assert steps[1] > 5 * steps[0]
+
+
 def test_a_problem_takes_its_part_of_the_data() -> None:
     problem = paper().problem("resnet", "smoke")
     data = load_data(problem, None)
@@ -78,8 +86,10 @@ def test_a_problem_takes_its_part_of_the_data() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no figure 'fig5'. Choose one of: fig1, .* or all"):
         paper().figure("fig5")
-    with pytest.raises(ConfigError, match=r"no scale 'huge'. Choose one of: smoke, quick, paper"):
+    with pytest.raises(ConfigError, match=r"no scale .huge.. Choose one of: smoke, .*, paper"):
         paper().problem("logistic", "huge")
+    with pytest.raises(ConfigError, match=r"no model 'logistic' at medium scale.* resnet"):
+        paper().problem("logistic", "medium")
 
 
 def test_the_settings_come_with_the_package() -> None:

@@ -27,6 +27,8 @@ def methods(as_json: o.AsJson = False) -> None:
         return
     console = Console()
     console.print(_table(made))
+    name = next(method.name for method in made if method.recommended)
+    console.print(f"Recommended, and taken where no method is named: {name}\n", highlight=False)
     console.print("A method's own settings:", highlight=False)
     for method in made:
         shared = SETTINGS if isinstance(method, Scheduled) else {}
@@ -70,8 +72,13 @@ def _as_json(method: Method) -> dict[str, object]:
         name: value if isinstance(value, int | float | None) else str(value)
         for name, value in method.options().items()
     }
-    columns = method.columns()
-    return {"name": method.name, **columns, "paper": method.paper, "settings": settings}
+    return {
+        "name": method.name,
+        "recommended": method.recommended,
+        **method.columns(),
+        "paper": method.paper,
+        "settings": settings,
+    }
 
 
 def _defaults(settings: dict[str, object]) -> str:

@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,31 +17,55 @@ from rich.table import Table
 
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress, stop
-from prlc.experiments import FIGURES, MODELS, SCALES, Reproduction
+from prlc.experiments import FIGURES, MODELS, SCALES, Reproduction, beyond
 from prlc.experiments import reproduce as run
+from prlc.experiments.beyond import Study, study
+from prlc.experiments.beyond.reached import Race, record_row
 from prlc.experiments.claims import ClaimVerdict
+from prlc.experiments.curves import ratio
 from prlc.experiments.pool import stops_on_sigterm
 from prlc.experiments.sweep import Tuned
 from prlc.methods import parse_method
-from prlc.report import Outcome
+from prlc.report import Outcome, share
+from prlc.units import format_bytes, format_seconds
 
+BEYOND = "beyond"
+
+_LOOK: dict[str, Any] = {
+    "title_justify": "left",
+    "box": SIMPLE_HEAD,
+    "padding": (0, 1, 0, 0),
+    "show_edge": False,
+}
 _COLOURS = {Outcome.HOLDS: "green", Outcome.IN_PART: "yellow", Outcome.FAILS: "red"}
 
 
 def reproduce(
-    figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)} or all.")] = "all",
+    figure: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(FIGURES)} or all of the paper; or {BEYOND}: every method's way to "
+            "NSGD's loss."
+        ),
+    ] = "all",
     scale: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(SCALES)}: seconds on built-in data, minutes on CIFAR-10, or the "
-            "paper's full setting."
+            help=f"{', '.join(SCALES)}: seconds on built-in data, minutes on CIFAR-10, hours, or "
+            f"the paper's full setting. For {BEYOND}: {', '.join(beyond.SCALES)}."
         ),
     ] = "quick",
-    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}.")] = "both",
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(MODELS)} (default: both). For {BEYOND}: a problem, or all."),
+    ] = None,
     data_dir: o.DataDir = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs and results (default: runs/reproduce-SCALE)."),
+        typer.Option(
+            help="Folder for runs and results (default: runs/reproduce-SCALE, or "
+            f"runs/{BEYOND}-SCALE)."
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Runs per curve (default: the scale's own).")
@@ -63,8 +88,12 @@ def reproduce(
     `prlc reproduce fig1 --scale paper --model logistic --data-dir DIR`
 
     `prlc reproduce all --scale paper --model resnet --data-dir DIR --device cuda`
+
+    `prlc reproduce beyond --scale quick --data-dir DIR`      which method, for bytes and for time?
     """
-    folder = out or Path("runs") / f"reproduce-{scale}"
+    further = figure == BEYOND
+    folder = out or Path("runs") / f"{BEYOND if further else 'reproduce'}-{scale}"
+    model = model or ("all" if further else "both")
     command = shlex.join(["prlc", "reproduce", figure, "--scale", scale, "--model", model])
     if (scale, device) == ("paper", "cpu") and model != "logistic":
         Console(stderr=True).print(
@@ -74,11 +103,10 @@ def reproduce(
         )
     try:
         with LiveProgress() as live, stops_on_sigterm():
-            found = run(
-                figure,
-                scale,
+            begin = partial(study, problem=model) if further else partial(run, figure, model=model)
+            found = begin(
+                scale=scale,
                 out=folder,
-                model=model,
                 seeds=seeds,
                 jobs=_cores() if jobs is None else jobs,
                 data_dir=data_dir,
@@ -92,12 +120,17 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(found.record, indent=2))
         return
-    _show(found, f"{command}: does the paper hold?", folder)
+    if isinstance(found, Study):
+        for race in found.races:
+            Console().print(_race_table(race))
+        _show(found, f"{command}: does it hold?", "claim", folder)
+    else:
+        _show(found, f"{command}: does the paper hold?", "the paper's claim", folder)
 
 
-def _show(found: Reproduction, title: str, folder: Path) -> None:
+def _show(found: Reproduction | Study, title: str, heading: str, folder: Path) -> None:
     console = Console()
-    console.print(_verdict_table(found.verdicts, title))
+    console.print(_verdict_table(found.verdicts, title, heading))
     sentences = [_count(found.verdicts), *found.problems, *_tuning_sentences(found.tuned)]
     for sentence in sentences:
         console.print(sentence, highlight=False)
@@ -105,24 +138,39 @@ def _show(found: Reproduction, title: str, folder: Path) -> None:
     console.print(f"In {folder}: {names}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _verdict_table(verdicts: Sequence[ClaimVerdict], title: str) -> Table:
+def _race_table(race: Race) -> Table:
+    """A row per method: its loss, and what it took to NSGD's."""
+    table = Table(title=race.problem.title, **_LOOK)
+    table.add_column("method", no_wrap=True)
+    for heading in ("final\nloss", "pulls", "bytes", "of\nNSGD's", *race.fastest):
+        table.add_column(heading.replace("-", "\n"), justify="right", no_wrap=True)
+    for each in race.reached.values():
+        row = record_row(race, each)
+        parts = ratio(each.bytes, race.baseline.bytes)
+        times = (row["seconds"].get(clock) for clock in race.fastest)
+        table.add_row(
+            each.row.label,
+            "diverged" if row["loss"] is None else f"{row['loss']:.4f}",
+            "–" if row["pulls"] is None else f"{row['pulls']:,.0f}",
+            "–" if row["bytes"] is None else format_bytes(row["bytes"]),
+            "–" if parts is None else share(parts.mean),
+            *("–" if time is None else format_seconds(time) for time in times),
+        )
+    return table
+
+
+def _verdict_table(verdicts: Sequence[ClaimVerdict], title: str, heading: str) -> Table:
     """A row per verdict; each claim is named in its first row only."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        expand=True,
-    )
-    for heading, ratio in (("the paper's claim", 22), ("tried on", 15), ("measured", 30)):
-        table.add_column(heading, ratio=ratio)
+    table = Table(title=title, expand=True, **_LOOK)
+    for name, width in ((heading, 22), ("tried on", 15), ("measured", 30)):
+        table.add_column(name, ratio=width)
     table.add_column("verdict", no_wrap=True)
     before = None
     for verdict in verdicts:
         if before not in (None, verdict.key):
             table.add_section()
-        claim = "" if before == verdict.key else f"{verdict.figure}: {verdict.claim}"
+        figure = "" if verdict.figure == BEYOND else f"{verdict.figure}: "
+        claim = "" if before == verdict.key else f"{figure}{verdict.claim}"
         outcome = f"[{_COLOURS[verdict.outcome]}]{verdict.outcome}[/]"
         table.add_row(claim, verdict.setting, verdict.measured, outcome)
         before = verdict.key

@@ -18,7 +18,7 @@ from prlc.cli.progress import LiveProgress, stop
 from prlc.engines import find_runtime
 from prlc.engines.processes import Cluster
 from prlc.errors import ConfigError, DivergedError, RunError
-from prlc.methods import Method, parse_method
+from prlc.methods import Method, parse_method, recommended
 from prlc.report import rich_table
 from prlc.runs.config import usual_method
 from prlc.runs.folder import RunFolder, fresh_folder
@@ -36,7 +36,7 @@ def train(
             "--method",
             "-m",
             help="Method: see `prlc methods`; prlc:0.1 sets r as well; FILE.py:CLASS is your own "
-            "(default: prlc; nsgd with --optimizer-at server).",
+            f"(default: {recommended()}; nsgd with --optimizer-at server).",
         ),
     ] = None,
     pull_ratio: Annotated[

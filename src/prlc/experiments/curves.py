@@ -93,9 +93,9 @@ def _retimed(replay: Replay, workspace: Workspace) -> Run:
 # -- Numbers read off curves -----------------------------------------------------------------------
 
 
-def final_loss(run: Run) -> float:
-    """The training loss at the end; infinite if the run diverged."""
-    loss = float(run.metrics["train_loss"].iloc[-1])
+def final_loss(run: Run, measure: str = "train_loss") -> float:
+    """The loss at the end; infinite if the run diverged."""
+    loss = float(run.metrics[measure].iloc[-1])
     return loss if run.finished and math.isfinite(loss) else math.inf
 
 
@@ -116,12 +116,12 @@ def mean_loss(run: Run, first: float, last: float) -> float:
     return float(chosen.mean())
 
 
-def first_reached(run: Run, x: str, loss: float) -> float:
-    """The value of `x` where the training loss first is `loss` or less; infinite if never.
+def first_reached(run: Run, x: str, loss: float, measure: str = "train_loss") -> float:
+    """The value of `x` where the loss first is `loss` or less; infinite if never.
 
     Both are interpolated linearly between evaluations.
     """
-    losses, xs = run.metrics["train_loss"].tolist(), run.metrics[x].tolist()
+    losses, xs = run.metrics[measure].tolist(), run.column(x).tolist()
     for k, (now, at) in enumerate(zip(losses, xs, strict=True)):
         if now <= loss:
             if k == 0:

@@ -59,15 +59,9 @@ def reproduce(
     """
     wanted = [paper().figure(name) for name in (FIGURES if figures == "all" else (figures,))]
     problems = _problems(model, scale, seeds)
-    _check_positive("jobs", jobs)
-    check_device(device)
-    workspace = Workspace(Path(out), data_dir, device)
-    for name in dict.fromkeys(problem.data for problem in problems):
-        load(name, data_dir, progress=on_download)  # download once, before any process asks for it
-    try:
-        workspace.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{workspace.out} cannot be written: {error.strerror}.") from None
+    check_positive("jobs", jobs)
+    names = [problem.data for problem in problems]
+    workspace = open_workspace(Path(out), data_dir, device, names, on_download)
     with Pool(jobs if device == "cpu" else 1) as pool:
         tuned = make_runs(wanted, problems, workspace, pool, on_work)
     methods = methods_of(wanted)
@@ -93,8 +87,26 @@ def reproduce(
         files.append(write_figure_page(figure, curves, verdicts, workspace.out, lead, command))
     files += [workspace.out / "verdicts.json", workspace.out / "tuning.csv"]
     files[-2].write_text(json.dumps(record, indent=1) + "\n")
-    files[-1].write_text(_tuning_csv(tuned))
+    files[-1].write_text(tuning_csv(tuned))
     return Reproduction(trained, verdicts, tuned, record, files)
+
+
+def open_workspace(
+    out: Path,
+    data_dir: Path | None,
+    device: str,
+    data: Sequence[str],
+    on_download: Progress | None,
+) -> Workspace:
+    """A folder for runs, with the data at hand."""
+    check_device(device)
+    for name in dict.fromkeys(data):
+        load(name, data_dir, progress=on_download)  # download once, before any process asks for it
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error.strerror}.") from None
+    return Workspace(out, data_dir, device)
 
 
 def _problems(model: str, scale: str, seeds: int | None) -> dict[Problem, int]:
@@ -102,13 +114,13 @@ def _problems(model: str, scale: str, seeds: int | None) -> dict[Problem, int]:
     if model not in MODELS:
         raise ConfigError(f"There is no model {model!r} here. Choose one of: {', '.join(MODELS)}.")
     if seeds is not None:
-        _check_positive("seeds", seeds)
-    names = ("logistic", "resnet") if model == "both" else (model,)
+        check_positive("seeds", seeds)
+    names = paper().problems(scale) if model == "both" else (model,)
     problems = [paper().problem(name, scale) for name in names]
     return {problem: problem.seeds if seeds is None else seeds for problem in problems}
 
 
-def _check_positive(name: str, value: int) -> None:
+def check_positive(name: str, value: int) -> None:
     if value < 1:
         raise ConfigError(f"{name} must be a whole number, 1 or more, but is {value}.")
 
@@ -133,14 +145,14 @@ def make_record(
         "lr": paper().lr,
         "network": {name: net.describe() for name, net in paper().networks.items()},
         "limits": asdict(LIMITS),
-        "tuning": [_tuning_row(each) for each in tuned],
+        "tuning": [tuning_row(each) for each in tuned],
         "results": [row for each in curves for row in _result_rows(each)],
         "times": [row for each in curves for row in _time_rows(each)],
-        "verdicts": [_verdict_row(each) for each in verdicts],
+        "verdicts": [verdict_row(each) for each in verdicts],
     }
 
 
-def _tuning_row(tuned: Tuned) -> dict[str, Any]:
+def tuning_row(tuned: Tuned) -> dict[str, Any]:
     return {
         "task": tuned.problem,
         "method": tuned.method,
@@ -194,7 +206,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _verdict_row(verdict: ClaimVerdict) -> dict[str, Any]:
+def verdict_row(verdict: ClaimVerdict) -> dict[str, Any]:
     return {
         "figure": verdict.figure,
         "claim": verdict.key,
@@ -208,7 +220,7 @@ def _verdict_row(verdict: ClaimVerdict) -> dict[str, Any]:
     }
 
 
-def _tuning_csv(tuned: Sequence[Tuned]) -> str:
+def tuning_csv(tuned: Sequence[Tuned]) -> str:
     """The whole grid as a table."""
     lines = ["task,method,lr,train_loss,chosen"]
     for each in tuned:

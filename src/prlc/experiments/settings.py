@@ -22,10 +22,11 @@ __all__ = [
     "Problem",
     "methods_of",
     "paper",
+    "with_tuples",
 ]
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4")
-SCALES = ("smoke", "quick", "paper")
+SCALES = ("smoke", "quick", "medium", "paper")
 
 #: What tables and figures call the clocks.
 DUPLEX = {"half": "half duplex", "full": "full duplex"}
@@ -120,15 +121,20 @@ class Experiment:
             )
         return self.figures[name]
 
-    def problem(self, name: str, scale: str) -> Problem:
+    def problems(self, scale: str) -> Mapping[str, Problem]:
+        """The problems of a scale, by name."""
         if scale not in self.scales:
             raise ConfigError(
                 f"There is no scale {scale!r}. Choose one of: {', '.join(self.scales)}."
             )
-        problems = self.scales[scale]
+        return self.scales[scale]
+
+    def problem(self, name: str, scale: str) -> Problem:
+        problems = self.problems(scale)
         if name not in problems:
             raise ConfigError(
-                f"There is no model {name!r} here. Choose one of: {', '.join(problems)}, both."
+                f"There is no model {name!r} at {scale} scale. Choose one of: "
+                f"{', '.join(problems)}."
             )
         return problems[name]
 
@@ -154,13 +160,13 @@ def _read(name: str) -> Experiment:
         decay=content["decay"],
         tuning_seed=content["tuning_seed"],
         networks={name: Network.of(base, **own) for name, own in content["clocks"].items()},
-        clock_only=ClockOnly(**_with_tuples(content["clock_only"])),
+        clock_only=ClockOnly(**with_tuples(content["clock_only"])),
         figures={
-            name: Figure(name=name, **_with_tuples(own)) for name, own in content["figures"].items()
+            name: Figure(name=name, **with_tuples(own)) for name, own in content["figures"].items()
         },
         scales={
             scale: {
-                name: Problem(name=name, scale=scale, **_with_tuples(own))
+                name: Problem(name=name, scale=scale, **with_tuples(own))
                 for name, own in problems.items()
             }
             for scale, problems in content["scales"].items()
@@ -168,6 +174,6 @@ def _read(name: str) -> Experiment:
     )
 
 
-def _with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     """A TOML table whose lists are tuples, so that the settings made of it can be hashed."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +27,20 @@ from prlc.report import Run
 from prlc.runs.config import Config
 from prlc.runs.jobs import make_job
 
-__all__ = ["Replay", "RunSpec", "Workspace", "load_data", "seconds_per_step"]
+__all__ = [
+    "CLOCK_MS",
+    "Replay",
+    "RunSpec",
+    "Workspace",
+    "finish",
+    "load_data",
+    "read_times",
+    "seconds_per_step",
+    "write_times",
+]
 
 _SUBSET_SEED = 0  # every run trains on the same subset of the data
-_CLOCK_MS = 0.7  # rough cost of a step on the clock alone
+CLOCK_MS = 0.7  # rough cost of a step on the clock alone
 _DIVERGED = "diverged.json"
 
 
@@ -105,33 +116,57 @@ class RunSpec:
 
         Divergence is a result: the run is kept as it is and never retried.
         """
-        folder = workspace.out / self.name
-        if (folder / _DIVERGED).is_file():
-            return
         data = load_data(self.problem, workspace.data_dir)
-        try:
-            api.train(
-                self.model(data),
-                F.cross_entropy,
-                data,
-                folder=folder,
-                resume=True,
-                on_progress=on_fraction and (lambda at: on_fraction(at.step / at.steps)),
-                **self.settings(workspace.device),
-            )
-        except DivergedError as error:
-            reason = {"step": error.step, "why": str(error)}
-            (folder / _DIVERGED).write_text(json.dumps(reason) + "\n")
-        for file in folder.glob("checkpoint*.pt"):
-            file.unlink()  # nothing is left to resume, and 20 ResNet-18 models fill a disk
+        settings = self.settings(workspace.device)
+        finish(workspace.out / self.name, self.model(data), data, settings, on_fraction)
 
     def load(self, workspace: Workspace) -> Run:
         """The run on disk; one that diverged has no summary."""
         return Run.read(workspace.out / self.name)
 
 
+def finish(
+    folder: Path,
+    model: nn.Module,
+    data: Dataset,
+    settings: Mapping[str, Any],
+    on_fraction: OnFraction | None,
+) -> None:
+    """Train, or resume, until the folder holds a finished run, or one that diverged."""
+    if (folder / _DIVERGED).is_file():
+        return
+    try:
+        api.train(
+            model,
+            F.cross_entropy,
+            data,
+            folder=folder,
+            resume=True,
+            on_progress=on_fraction and (lambda at: on_fraction(at.step / at.steps)),
+            **settings,
+        )
+    except DivergedError as error:
+        reason = {"step": error.step, "why": str(error)}
+        (folder / _DIVERGED).write_text(json.dumps(reason) + "\n")
+    for file in folder.glob("checkpoint*.pt"):
+        file.unlink()  # nothing is left to resume, and 20 ResNet-18 models fill a disk
+
+
+class Part(Protocol):
+    """Which part of a data set to train on."""
+
+    @property
+    def data(self) -> str: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def test_samples(self) -> int: ...
+    @property
+    def shrink(self) -> int: ...
+
+
 @lru_cache(maxsize=2)
-def load_data(problem: Problem, data_dir: Path | None) -> Dataset:
+def load_data(problem: Part, data_dir: Path | None) -> Dataset:
     """The problem's subset of its data set, images shrunk as it asks."""
     data = _load(problem.data, data_dir)
     if problem.samples < data.num_train:
@@ -177,7 +212,7 @@ class Replay:
     @property
     def cost(self) -> float:
         """Rough seconds on one core."""
-        return self.run.steps * _CLOCK_MS / 1e3
+        return self.run.steps * CLOCK_MS / 1e3
 
     @property
     def network(self) -> Network:
@@ -198,19 +233,29 @@ class Replay:
         """Time the evaluated steps, unless their file is complete."""
         del on_fraction  # it takes seconds
         file, steps = workspace.out / self.name, self.steps()
-        if file.is_file() and list(self.load(workspace)) == steps:
+        if file.is_file() and list(read_times(file)) == steps:
             return
         job = self.run.job(load_data(self.run.problem, workspace.data_dir))
-        times = dict(zip(steps, job.timeline(self.network).replay(steps), strict=True))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_suffix(".writing")
-        fresh.write_text(json.dumps(times) + "\n")
-        fresh.replace(file)
+        write_times(file, job, self.network, steps)
 
     def load(self, workspace: Workspace) -> dict[int, float]:
         """Simulated seconds by step."""
-        content = json.loads((workspace.out / self.name).read_text())
-        return {int(step): float(seconds) for step, seconds in content.items()}
+        return read_times(workspace.out / self.name)
+
+
+def write_times(file: Path, job: Job, network: Network, steps: Sequence[int]) -> None:
+    """Write when these steps of a job are over on a network."""
+    times = dict(zip(steps, job.timeline(network).replay(steps), strict=True))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".writing")
+    fresh.write_text(json.dumps(times) + "\n")
+    fresh.replace(file)
+
+
+def read_times(file: Path) -> dict[int, float]:
+    """Simulated seconds by step."""
+    content = json.loads(file.read_text())
+    return {int(step): float(seconds) for step, seconds in content.items()}
 
 
 def seconds_per_step(model: ClockOnly, method: str, network: Network) -> float:

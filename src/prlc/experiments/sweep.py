@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prlc.experiments.curves import final_loss
 from prlc.experiments.pool import OnFraction, Pool, WorkItem
@@ -14,7 +15,9 @@ from prlc.report import Run
 
 __all__ = [
     "OnWork",
+    "Spec",
     "Tuned",
+    "Work",
     "choose",
     "make_runs",
     "replays",
@@ -52,7 +55,7 @@ def make_runs(
     timings = [r for problem in ordered for r in replays(figures, problem, problems[problem])]
     untuned = specs(None)
     # The tuned runs will cost about as much as these; which they are is not known yet.
-    work = _Work(workspace, pool, on_work, expected=sum(spec.cost for spec in untuned))
+    work = Work(workspace, pool, on_work, expected=sum(spec.cost for spec in untuned))
     work.run([*trials, *untuned, *timings])
     tuned = [
         choose(problem, method, lambda spec: spec.load(workspace))
@@ -64,9 +67,22 @@ def make_runs(
     return tuned
 
 
+class Spec(Protocol):
+    """Something that takes its place in a workspace; what is there already is kept."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cost(self) -> float:
+        """Rough seconds on one core."""
+
+    def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None: ...
+
+
 @dataclass
-class _Work:
-    """Runs specs in a pool and keeps count of how far all of them are."""
+class Work:
+    """Makes specs in a pool and keeps count of how far all of them are."""
 
     workspace: Workspace
     pool: Pool
@@ -76,7 +92,7 @@ class _Work:
     costs: dict[str, float] = field(default_factory=dict)
     fractions: dict[str, float] = field(default_factory=dict)
 
-    def run(self, specs: Iterable[RunSpec | Replay]) -> None:
+    def run(self, specs: Iterable[Spec]) -> None:
         items = [_SpecItem(spec, self.workspace) for spec in specs]
         self.costs |= {item.name: item.spec.cost for item in items}
         self.pool.run(items, self._on_item)
@@ -93,7 +109,7 @@ class _Work:
 class _SpecItem:
     """A spec as an item of work for the pool."""
 
-    spec: RunSpec | Replay
+    spec: Spec
     workspace: Workspace
 
     @property

@@ -48,6 +48,7 @@ from prlc.methods.presets import (
     StreamingDiLoCo,
     TernGrad,
     TopKSGD,
+    Whisper,
 )
 from prlc.methods.timetable import Timetable, Turn
 
@@ -91,10 +92,12 @@ __all__ = [
     "Timetable",
     "TopKSGD",
     "Turn",
+    "Whisper",
     "Window",
     "create",
     "option_names",
     "parse_method",
+    "recommended",
 ]
 
 METHODS: dict[str, type[Method]] = {
@@ -124,8 +127,14 @@ METHODS: dict[str, type[Method]] = {
         EF21P,
         STC,
         DeMo,
+        Whisper,
     )
 }
+
+
+def recommended() -> str:
+    """The name of the method to take without a reason for another."""
+    return next(name for name, kind in METHODS.items() if kind.recommended)
 
 
 def option_names(name: str) -> list[str]:

@@ -45,6 +45,8 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     #: The server's optimizer where the user names none.
     server: ClassVar[str] = "add"
+    #: Whether it is what to take without a reason for another; one method is.
+    recommended: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from prlc.methods.compensation import (
     Compensation,
     ControlVariates,
     Eager,
+    GainCorrection,
     Hold,
     Mix,
     Own,
@@ -311,3 +312,28 @@ class DeMo(Scheduled):
         )
         object.__setattr__(self, "up", encoding)
         super().__post_init__()
+
+
+# -- recommended --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Whisper(LocalSGD):
+    """Few and small messages both ways; meanwhile, a gain and a drift learnt from the pulls.
+
+    Error feedback, at the workers and in the model that all workers know, makes up later for what a
+    message left out. docs/beyond.md derives the parts and tells when they fail.
+    """
+
+    every: int = 8
+    up: Encoding = field(default_factory=lambda: TopK(share=0.02), kw_only=True)
+    down: Down = field(default_factory=lambda: Down(TopK(share=0.02)), kw_only=True)
+    meanwhile: Compensation = field(
+        default_factory=lambda: GainCorrection(beta=0.1, lam=0.0), kw_only=True
+    )
+
+    summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 2% both ways"
+    paper: ClassVar[str] = "this project, docs/beyond.md"
+    name: ClassVar[str] = "whisper"
+    title: ClassVar[str] = "Whisper"
+    recommended: ClassVar[bool] = True

@@ -13,7 +13,18 @@ from prlc.report.figures import (
 from prlc.report.grouping import describe, group
 from prlc.report.page import write_page
 from prlc.report.series import Chart, Outcome, Run, Series, Verdict, read_runs
-from prlc.report.tables import COLUMNS, rich_series_table, rich_table, rows, series_rows, table
+from prlc.report.tables import (
+    COLUMNS,
+    Winner,
+    describe_winners,
+    rich_series_table,
+    rich_table,
+    rows,
+    series_rows,
+    share,
+    table,
+    winners,
+)
 
 __all__ = [
     "AXES",
@@ -24,7 +35,9 @@ __all__ = [
     "Run",
     "Series",
     "Verdict",
+    "Winner",
     "describe",
+    "describe_winners",
     "draw_charts",
     "group",
     "plot_runs",
@@ -35,8 +48,10 @@ __all__ = [
     "save_figure",
     "scaled",
     "series_rows",
+    "share",
     "styles",
     "suits_log",
     "table",
+    "winners",
     "write_page",
 ]

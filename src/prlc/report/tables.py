@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,9 +12,13 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from prlc.methods import NSGD
 from prlc.report.series import Series
 from prlc.runs.training import Result
 from prlc.units import format_bytes, format_seconds
+
+#: How close to NSGD's loss a method must come to be a winner.
+CLOSE = 0.02
 
 #: The columns of a comparison, in this order.
 COLUMNS = (
@@ -97,6 +102,51 @@ def best_of(content: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def is_best(value: float | None, best: float | None) -> bool:
     return value is not None and best is not None and math.isclose(value, best, rel_tol=1e-9)
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The method that needed least of something, of those that came close to NSGD's loss."""
+
+    method: str
+    value: float
+    of_nsgd: float
+    """The same, over NSGD's."""
+
+
+def winners(results: Sequence[Result]) -> dict[str, Winner]:
+    """The winners on `bytes` and on `simulated_seconds`; none if NSGD is not among the methods."""
+    content = [row | {"bytes": row["bytes_up"] + row["bytes_down"]} for row in rows(results)]
+    nsgd = next((row for row in content if row["method"] == NSGD().label), None)
+    if nsgd is None:
+        return {}
+    close = [row for row in content if row["train_loss"] <= (1 + CLOSE) * nsgd["train_loss"]]
+    found = {}
+    for name in ("bytes", "simulated_seconds"):
+        if nsgd[name]:
+            best = min(close, key=lambda row: row[name])
+            found[name] = Winner(best["method"], best[name], best[name] / nsgd[name])
+    return found
+
+
+def describe_winners(results: Sequence[Result]) -> str:
+    """The winners in a sentence; empty if there is nothing to compare with."""
+    found = winners(results)
+    parts = [
+        f"{what}: {found[name].method}, {write(found[name].value)} "
+        f"({share(found[name].of_nsgd)} of NSGD's)"
+        for name, what, write in (
+            ("bytes", "fewest bytes", format_bytes),
+            ("simulated_seconds", "shortest time", format_seconds),
+        )
+        if name in found
+    ]
+    return f"Within {CLOSE:.0%} of NSGD's loss, {'; '.join(parts)}." if parts else ""
+
+
+def share(value: float) -> str:
+    """A share as people read it: 1/250, 0.71."""
+    return f"1/{1 / value:,.0f}" if value < 0.5 else f"{value:.2f}"
 
 
 def _mean(values: Sequence[float]) -> float | None:

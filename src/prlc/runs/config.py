@@ -14,7 +14,7 @@ from prlc.engines import Runtime, find_runtime
 from prlc.engines.processes import Cluster
 from prlc.engines.simulator.execution import Execution
 from prlc.errors import ConfigError
-from prlc.methods import PRLC, Asynchronous, Method
+from prlc.methods import PRLC, Asynchronous, Method, recommended
 from prlc.methods.check import check_optimizer, check_optimizer_at
 from prlc.network import PRESETS, Network
 from prlc.optim.optimizers import OptimizerFactory
@@ -131,7 +131,7 @@ class Config:
 
 def usual_method(optimizer_at: str) -> str:
     """The default method; with the optimizer on the server, synchronous SGD."""
-    return "nsgd" if optimizer_at == "server" else "prlc"
+    return "nsgd" if optimizer_at == "server" else recommended()
 
 
 def check_device(name: str) -> torch.device:

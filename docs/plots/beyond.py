@@ -1,0 +1,135 @@
+"""Fill in the generated parts of docs/beyond.md from finished runs.
+
+    python docs/plots/beyond.py [FOLDER]...
+
+A FOLDER comes from `prlc reproduce beyond`. Its record, cut into one for each problem, and its
+figures are copied into docs/. The marked parts of the page are generated from all records there. A
+problem recorded again, at whatever scale, replaces the record before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prlc.experiments.beyond.settings import SCALES, beyond
+from prlc.methods import parse_method
+from prlc.report import share
+from prlc.units import format_bytes, format_seconds
+
+DOCS = Path(__file__).resolve().parent.parent
+RECORDS = DOCS / "beyond"
+PAGE = DOCS / "beyond.md"
+
+Record = dict[str, Any]
+
+
+def main(folders: Sequence[Path]) -> None:
+    """Copy what the page needs from the folders, then write it."""
+    for folder in folders:
+        copy_results(folder)
+    PAGE.write_text(filled(PAGE.read_text(), read_records()))
+
+
+def copy_results(folder: Path) -> None:
+    """Copy a record, problem by problem, and its figures."""
+    whole = json.loads((folder / "beyond.json").read_text())
+    RECORDS.mkdir(exist_ok=True)
+    for problem in whole["problems"]:
+        name = problem["name"]
+        record = whole | {"problems": [problem]}
+        for part, key in (("tuning", "task"), ("results", "problem"), ("verdicts", "task")):
+            record[part] = [each for each in whole[part] if each[key] == name]
+        (RECORDS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        picture = f"beyond-{name}.png"
+        shutil.copyfile(folder / picture, DOCS / "images" / picture)
+
+
+def read_records() -> list[Record]:
+    """In the order of the settings: IID data first."""
+    found = {file.stem: json.loads(file.read_text()) for file in RECORDS.glob("*.json")}
+    known = [problem.name for scale in SCALES for problem in beyond().problems(scale, "all")]
+    return [found[name] for name in dict.fromkeys(known) if name in found]
+
+
+def filled(page: str, records: Sequence[Record]) -> str:
+    """The page with its marked parts regenerated."""
+    parts = {
+        "verdicts": verdicts(records),
+        "results": "\n\n".join(map(results, records)),
+        "tuning": "\n\n".join(map(tuning, records)),
+    }
+    for name, text in parts.items():
+        marked = re.compile(rf"(<!-- {name}: generated -->\n).*?(<!-- end -->)", re.S)
+        page, count = marked.subn(lambda m, text=text: f"{m[1]}\n{text}\n\n{m[2]}", page)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"The page should have one part {name!r}, but has {count}.")
+    return page
+
+
+def verdicts(records: Sequence[Record]) -> str:
+    """Every verdict with its numbers, claim by claim."""
+    found = [v for record in records for v in record["verdicts"]]
+    order = list(dict.fromkeys(v["claim"] for v in found))
+    found.sort(key=lambda v: order.index(v["claim"]))
+    lines = [[v["text"], v["setting"], v["measured"], v["outcome"]] for v in found]
+    return _table(["claim", "tried on", "measured", "verdict"], lines)
+
+
+def results(record: Record) -> str:
+    """A problem's methods, its picture, and how long computing alone takes."""
+    (problem,), rows, clocks = record["problems"], record["results"], list(record["clocks"])
+    lines = []
+    for row in rows:
+        name = f"**{row['label']}**" if row["method"] == record["recommended"] else row["label"]
+        cells = ["not reached", *[""] * (2 + len(clocks))]
+        if row["bytes"] is not None:
+            part = share(row["bytes"] / rows[0]["bytes"])
+            times = [row["seconds"].get(clock) for clock in clocks]
+            cells = [f"{row['steps']:,.0f}", f"{row['pulls']:,.0f}"]
+            cells += [f"{format_bytes(row['bytes'])} ({part})"]
+            cells += ["–" if time is None else format_seconds(time) for time in times]
+        lines.append([name, f"{row['lr']:g}", _loss(row["loss"]), *cells])
+    alone = [format_seconds(problem["computing_alone"][clock]) for clock in clocks]
+    lines.append(["*computing alone*", *[""] * 5, *alone])
+    headings = ["method", "step size", "final loss", "steps", "pulls", "bytes", *clocks]
+    seeds = f"{problem['seeds']} seed{'s' if problem['seeds'] > 1 else ''}"
+    small = f", images shrunk {problem['shrink']} times" if problem["shrink"] > 1 else ""
+    about = (
+        f"{record['scale'].capitalize()} scale: {problem['samples']:,} samples of {problem['data']}"
+        f"{small}; {problem['workers']} workers, batch {problem['batch_size']}; NSGD "
+        f"{problem['steps']:,} steps, the others up to {record['limits']['steps']:g} times as "
+        f"many; {seeds}."
+    )
+    picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
+    return f"### {problem['title']}\n\n{about}\n\n{_table(headings, lines)}\n\n{picture}"
+
+
+def tuning(record: Record) -> str:
+    """The whole grid: final losses, each method's best in bold."""
+    lines = []
+    for each in record["tuning"]:
+        cells = [_loss(loss, bold=lr == each["lr"]) for lr, loss in each["losses"]]
+        edge = "at the edge" if each["at_edge"] else ""
+        lines.append([parse_method(each["method"]).label, *cells, edge])
+    grid = [f"{lr:g}" for lr, _ in record["tuning"][0]["losses"]]
+    return _table([record["problems"][0]["title"], *grid, ""], lines)
+
+
+def _loss(loss: float | None, *, bold: bool = False) -> str:
+    text = "diverged" if loss is None else f"{loss:.4f}"
+    return f"**{text}**" if bold else text
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [headings, ["---"] * len(headings), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])

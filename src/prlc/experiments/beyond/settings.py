@@ -1,0 +1,157 @@
+"""The frozen settings: beyond.toml, read into types."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+
+from prlc.errors import ConfigError
+from prlc.experiments.settings import ClockOnly, with_tuples
+from prlc.methods import Asynchronous, parse_method
+from prlc.network import Network
+
+__all__ = ["BASELINE", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
+
+SCALES = ("smoke", "quick", "full")
+BASELINE = "nsgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where verdicts change. Fixed before the runs; those of a single problem are its own."""
+
+    steps: float
+    loss: float
+    near_loss: float
+    in_part: float
+    matched: float
+    time: float
+    asgd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A model, its data and a length at one scale; beyond.toml explains the fields."""
+
+    name: str
+    scale: str
+    title: str
+    data: str
+    model: str
+    partition: str = "iid"
+    samples: int
+    test_samples: int
+    shrink: int = 1
+    workers: int
+    batch_size: int
+    optimizer: str = "sgd"
+    measure: str = "train_loss"
+    close: float = 0.01
+    steps: int
+    tuning_steps: int
+    grid: tuple[float, ...]
+    evaluations: int
+    eval_samples: int
+    seeds: int
+    chunk: int
+    step_ms: float
+    bytes: float | None = None
+    timed: bool = False
+
+    def describe(self, seeds: int) -> str:
+        """One sentence that leaves no doubt how small the problem is."""
+        small = f", images shrunk {self.shrink} times" if self.shrink > 1 else ""
+        split = "" if self.partition == "iid" else f", split by {self.partition}"
+        return (
+            f"{self.title}: {self.samples:,} samples of {self.data}{small}{split}; {self.workers} "
+            f"workers, batch {self.batch_size}, {self.optimizer}, cosine schedule; NSGD takes "
+            f"{self.steps:,} steps, the others up to {beyond().limits.steps:g} times as many; "
+            f"{seeds} seed{'s' if seeds > 1 else ''}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method in the tables."""
+
+    method: str
+    rival: bool = False
+    """A published method that the recommended one is measured against."""
+    optimizer_at: str = "workers"
+    """Where an optimizer other than SGD runs."""
+    problems: tuple[str, ...] = ()
+    """Where it competes; empty: everywhere."""
+    clocks: tuple[str, ...] = ()
+    """Which it is timed on; empty: all."""
+
+    @property
+    def label(self) -> str:
+        return parse_method(self.method).label
+
+    @property
+    def arrives(self) -> bool:
+        """Whether its result depends on the clock."""
+        return isinstance(parse_method(self.method), Asynchronous)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """The settings in one TOML file."""
+
+    tuning_seed: int
+    limits: Limits
+    networks: Mapping[str, Network]
+    large: ClockOnly
+    rows: tuple[Row, ...]
+    scales: Mapping[str, Mapping[str, Problem]] = field(repr=False)
+
+    def problems(self, scale: str, name: str) -> list[Problem]:
+        """All of a scale, or the one called `name`."""
+        if scale not in self.scales:
+            raise ConfigError(
+                f"There is no scale {scale!r}. Choose one of: {', '.join(self.scales)}."
+            )
+        known = self.scales[scale]
+        if name != "all" and name not in known:
+            raise ConfigError(
+                f"There is no problem {name!r} here. Choose one of: {', '.join(known)}, all."
+            )
+        return [problem for key, problem in known.items() if name in ("all", key)]
+
+    def rows_of(self, problem: Problem) -> list[Row]:
+        return [row for row in self.rows if not row.problems or problem.name in row.problems]
+
+    def clocks_of(self, row: Row) -> tuple[str, ...]:
+        return row.clocks or tuple(self.networks)
+
+    @staticmethod
+    def unlimited(network: Network) -> Network:
+        """The same workers on an infinitely fast network."""
+        fast = dict.fromkeys(("server_up", "server_down", "worker_up", "worker_down"), math.inf)
+        return replace(network, **fast, half_duplex=False, latency=0.0)  # type: ignore[arg-type]
+
+
+@cache
+def beyond() -> Beyond:
+    """The package's own file."""
+    file = resources.files(__package__).joinpath("beyond.toml")
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    networks = {name: dict(own) for name, own in content["clocks"].items()}
+    return Beyond(
+        tuning_seed=content["tuning_seed"],
+        limits=Limits(**content["limits"]),
+        networks={name: Network.of(own.pop("preset"), **own) for name, own in networks.items()},
+        large=ClockOnly(**with_tuples(content["large"])),
+        rows=tuple(Row(**with_tuples(own)) for own in content["methods"]),
+        scales={
+            scale: {
+                name: Problem(name=name, scale=scale, **with_tuples(own))
+                for name, own in problems.items()
+            }
+            for scale, problems in content["scales"].items()
+        },
+    )

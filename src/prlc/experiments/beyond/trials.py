@@ -1,0 +1,209 @@
+"""One run, its times on every clock, and all that a study needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn import functional as F
+
+from prlc import api
+from prlc.data import Dataset, parse_partition
+from prlc.engines import Execution
+from prlc.experiments.beyond.settings import BASELINE, Beyond, Problem, Row, beyond
+from prlc.experiments.curves import final_loss
+from prlc.experiments.pool import OnFraction, Pool
+from prlc.experiments.specs import (
+    CLOCK_MS,
+    Workspace,
+    finish,
+    load_data,
+    read_times,
+    write_times,
+)
+from prlc.experiments.sweep import OnWork, Tuned, Work
+from prlc.methods import parse_method
+from prlc.models import build
+from prlc.network import Network
+from prlc.optim.schedules import Cosine
+from prlc.report import Run
+from prlc.runs.config import Config
+from prlc.runs.jobs import make_job
+
+__all__ = ["Timing", "Trial", "choose", "make_trials", "step_size"]
+
+UNLIMITED = "unlimited"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Everything that decides one run."""
+
+    problem: Problem
+    row: Row
+    lr: float
+    seed: int
+    clock: str = ""
+    """Only if the result depends on it."""
+    tuning: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its folder in the workspace."""
+        kind = "tuning" if self.tuning else "runs"
+        run = f"{api.slug(self.row.method)}-lr-{self.lr:g}-seed-{self.seed}"
+        return f"{kind}/{self.problem.name}/{run}{self.clock and f'-{self.clock}'}"
+
+    @property
+    def steps(self) -> int:
+        if self.tuning:
+            return self.problem.tuning_steps
+        longer = 1 if self.row.method == BASELINE else beyond().limits.steps
+        return round(longer * self.problem.steps)
+
+    @property
+    def cost(self) -> float:
+        return self.steps * self.problem.step_ms / 1e3
+
+    @property
+    def evaluated(self) -> list[int]:
+        """The steps at which the loss is known."""
+        return [*range(0, self.steps, self._eval_every), self.steps]
+
+    @property
+    def _eval_every(self) -> int:
+        return max(1, self.steps // self.problem.evaluations)
+
+    def settings(self, device: str) -> dict[str, Any]:
+        """The keyword arguments of `prlc.train`."""
+        problem = self.problem
+        return {
+            "method": parse_method(self.row.method),
+            "workers": problem.workers,
+            "batch_size": problem.batch_size,
+            "steps": self.steps,
+            "schedule": Cosine(self.lr),
+            "optimizer": problem.optimizer,
+            "optimizer_at": "workers" if problem.optimizer == "sgd" else self.row.optimizer_at,
+            "partition": parse_partition(problem.partition),
+            "network": beyond().networks[self.clock] if self.clock else None,
+            "seed": self.seed,
+            "execution": Execution(problem.chunk, threads=1) if device == "cpu" else None,
+            "device": device,
+            "eval_every": self._eval_every,
+            "eval_samples": problem.eval_samples or None,
+        }
+
+    def model(self, data: Dataset) -> nn.Module:
+        return build(self.problem.model, data.sample_shape, data.num_classes, self.seed)
+
+    def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None:
+        data = load_data(self.problem, workspace.data_dir)
+        settings = self.settings(workspace.device)
+        finish(workspace.out / self.name, self.model(data), data, settings, on_fraction)
+
+    def load(self, workspace: Workspace) -> Run:
+        """The run on disk; one that diverged has no summary."""
+        return Run.read(workspace.out / self.name)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When the evaluated steps of a method are over on a clock; seed 0's stand for all seeds."""
+
+    trial: Trial
+    clock: str
+    unlimited: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its file in the workspace; the learning rate does not matter."""
+        method = api.slug(self.trial.row.method)
+        fast = f"-{UNLIMITED}" if self.unlimited else ""
+        return f"clocks/{self.trial.problem.name}/{method}-{self.clock}{fast}.json"
+
+    @property
+    def cost(self) -> float:
+        return self.trial.steps * CLOCK_MS / 1e3
+
+    @property
+    def network(self) -> Network:
+        network = beyond().networks[self.clock]
+        return Beyond.unlimited(network) if self.unlimited else network
+
+    def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None:
+        del on_fraction  # it takes seconds
+        file, steps = workspace.out / self.name, self.trial.evaluated
+        if file.is_file() and list(read_times(file)) == steps:
+            return
+        data = load_data(self.trial.problem, workspace.data_dir)
+        config = Config(**self.trial.settings("cpu"))
+        job = make_job(self.trial.model(data), F.cross_entropy, data, config)
+        write_times(file, job, self.network, steps)
+
+    def load(self, out: Path) -> dict[int, float]:
+        """Simulated seconds by step."""
+        return read_times(out / self.name)
+
+
+# -- what a study needs ----------------------------------------------------------------------------
+
+
+def make_trials(
+    problems: Mapping[Problem, int], workspace: Workspace, pool: Pool, on_work: OnWork | None
+) -> list[Tuned]:
+    """Tune every method, then make its runs; returns the step sizes.
+
+    The same grid, the same number of short runs and the same criterion for every method.
+    """
+    ordered = sorted(problems, key=lambda problem: -problem.step_ms)
+    each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
+    timings = [timing for problem, row in each for timing in timings_of(problem, row)]
+    expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
+    work = Work(workspace, pool, on_work, expected=sum(trial.cost for trial in expected))
+    work.run([*(t for problem, row in each for t in tuning_of(problem, row)), *timings])
+    tuned = [choose(problem, row, workspace) for problem, row in each]
+    work.expected = 0.0
+    sizes = [(p, row, step_size(tuned, p, row)) for p, row in each]
+    work.run([t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])])
+    return tuned
+
+
+def tuning_of(problem: Problem, row: Row) -> list[Trial]:
+    clock = beyond().clocks_of(row)[0] if row.arrives else ""
+    return [
+        Trial(problem, row, lr, beyond().tuning_seed, clock, tuning=True) for lr in problem.grid
+    ]
+
+
+def trials_of(problem: Problem, row: Row, lr: float, seeds: int) -> list[Trial]:
+    clocks = beyond().clocks_of(row) if row.arrives else ("",)
+    return [Trial(problem, row, lr, seed, clock) for seed in range(seeds) for clock in clocks]
+
+
+def timings_of(problem: Problem, row: Row) -> list[Timing]:
+    """None for a method whose runs are timed themselves."""
+    if row.arrives:
+        return []
+    trial = Trial(problem, row, problem.grid[0], seed=0)
+    timings = [Timing(trial, clock) for clock in beyond().clocks_of(row)]
+    if row.method == BASELINE:
+        timings += [Timing(trial, clock, unlimited=True) for clock in beyond().clocks_of(row)]
+    return timings
+
+
+def choose(problem: Problem, row: Row, workspace: Workspace) -> Tuned:
+    """The step size with the lowest final loss; the smallest of equals."""
+    losses = tuple(
+        (trial.lr, final_loss(trial.load(workspace), problem.measure))
+        for trial in tuning_of(problem, row)
+    )
+    best = min(losses, key=lambda pair: (pair[1], pair[0]))[0]
+    return Tuned(problem.name, row.method, best, losses)
+
+
+def step_size(tuned: Sequence[Tuned], problem: Problem, row: Row) -> float:
+    return next(t.lr for t in tuned if (t.problem, t.method) == (problem.name, row.method))

@@ -1,0 +1,192 @@
+"""`prlc reproduce beyond`: from the frozen settings to the verdicts, and how each is judged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prlc.data import DATASETS
+from prlc.engines import Simulator
+from prlc.errors import ConfigError
+from prlc.experiments.beyond.reached import Race, Reached
+from prlc.experiments.beyond.settings import BASELINE, SCALES, Beyond, Row, beyond
+from prlc.experiments.beyond.trials import Trial, timings_of, trials_of, tuning_of
+from prlc.experiments.beyond.verdicts import judge
+from prlc.methods import METHODS, parse_method, recommended
+from prlc.models import MODELS
+from prlc.report import MEASURES, Outcome
+
+from .builders import series
+
+Prlc = Callable[..., tuple[int, str, str]]
+
+PROBLEMS = [problem for scale in SCALES for problem in beyond().problems(scale, "all")]
+SMOKE = beyond().problems("smoke", "digits")[0]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_every_problem_names_what_exists() -> None:
+    for each in PROBLEMS:
+        assert each.data in DATASETS
+        assert each.model in MODELS
+        assert each.measure in MEASURES
+        assert list(each.grid) == sorted(set(each.grid))
+        rows = [row.method for row in beyond().rows_of(each)]
+        assert rows[:2] == [BASELINE, recommended()]
+
+
+def test_rows_name_what_exists() -> None:
+    names = {problem.name for problem in PROBLEMS}
+    for row in beyond().rows:
+        parse_method(row.method)
+        assert set(row.problems) <= names
+        assert set(row.clocks) <= set(beyond().networks)
+    assert sum(kind.recommended for kind in METHODS.values()) == 1
+
+
+def test_the_same_effort_for_all() -> None:
+    for problem in PROBLEMS:
+        for row in beyond().rows_of(problem):
+            tuning = tuning_of(problem, row)
+            assert [trial.lr for trial in tuning] == list(problem.grid)
+            assert {trial.steps for trial in tuning} == {problem.tuning_steps}
+            longer = 1 if row.method == BASELINE else 2
+            assert {t.steps for t in trials_of(problem, row, 0.1, 2)} == {longer * problem.steps}
+
+
+def test_names_of_trials_and_timings_are_unique() -> None:
+    for scale in SCALES:
+        names = []
+        for problem in beyond().problems(scale, "all"):
+            for row in beyond().rows_of(problem):
+                names += [trial.name for trial in trials_of(problem, row, 0.1, 3)]
+                names += [trial.name for trial in tuning_of(problem, row)]
+                names += [timing.name for timing in timings_of(problem, row)]
+        assert len(names) == len(set(names))
+
+
+def test_an_unlimited_network_has_the_same_workers() -> None:
+    for network in beyond().networks.values():
+        fast = Beyond.unlimited(network)
+        assert fast.latency == 0
+        assert fast.server_up == fast.server_down == fast.worker_up == fast.worker_down == math.inf
+        assert (fast.compute_speed, fast.stragglers) == (network.compute_speed, network.stragglers)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no scale 'huge'. Choose one of: smoke, quick, full"):
+        beyond().problems("huge", "all")
+    with pytest.raises(ConfigError, match=r"no problem 'moon' here. Choose one of: digits, .* all"):
+        beyond().problems("smoke", "moon")
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def reached(
+    method: str, steps: float, size: float, loss: float = 1.0, time: float = 1.0
+) -> Reached:
+    row = replace(next((r for r in beyond().rows if r.method == method), Row(method=method)))
+    clocks = dict.fromkeys(beyond().clocks_of(row), (time,))
+    return Reached(row, 0.1, series(), {}, (loss,), (steps,), (steps,), (size,), clocks)
+
+
+def verdicts(
+    own: Reached, *others: Reached, fastest: float = 1.0
+) -> dict[tuple[str, str], Outcome]:
+    problem = replace(SMOKE, bytes=0.01, timed=True)
+    nsgd = reached(BASELINE, 100, 1000.0, time=50.0)
+    all_of_them = {each.row.method: each for each in (nsgd, own, *others)}
+    race = Race(problem, all_of_them, dict.fromkeys(beyond().networks, fastest))
+    return {(v.key, v.setting.removeprefix("LR, digits")): v.outcome for v in judge(race)}
+
+
+def test_limits_decide() -> None:
+    rival = reached("diloco", 100, 20.0)
+    found = verdicts(reached(recommended(), 100, 10.0, 1.01, 1.2), rival)
+    assert set(found.values()) == {Outcome.HOLDS}
+    found = verdicts(reached(recommended(), 100, 20.0, 1.015, 2.4), rival)
+    assert found.pop(("rivals", "")) is Outcome.HOLDS, "matched"
+    assert set(found.values()) == {Outcome.IN_PART}
+    found = verdicts(reached(recommended(), 100, 21.1, 1.03, 2.5), rival)
+    assert set(found.values()) == {Outcome.FAILS}
+
+
+def test_who_never_gets_there_loses() -> None:
+    lost = reached(recommended(), math.inf, math.inf, 1.5, math.inf)
+    assert set(verdicts(lost, reached("diloco", 100, 20.0)).values()) == {Outcome.FAILS}
+    alone = verdicts(reached(recommended(), 100, 10.0), reached("diloco", math.inf, math.inf))
+    assert alone["rivals", ""] is Outcome.HOLDS
+
+
+def test_asgd_is_compared_by_steps_and_a_large_models_clock() -> None:
+    own = reached(recommended(), 100, 10.0)
+    assert verdicts(own, reached("asgd", 100, 1000.0))["asgd", ", paper"] is Outcome.HOLDS
+    assert verdicts(own, reached("asgd", 10, 1000.0))["asgd", ", paper"] is Outcome.FAILS
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_smoke_ends_in_tables_and_is_resumed(
+    prlc: Prlc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    command = ("reproduce", "beyond", "--scale", "smoke", "--model", "digits", "--seeds", 1)
+    code, said, error = prlc(*command, "--jobs", 1)
+    assert code == 0, error
+    out = tmp_path / "runs" / "beyond-smoke"
+    for word in ("bytes NSGD's paper duplex wan mobile", "Tuned step sizes, digits", "verdicts:"):
+        assert word in " ".join(said.split())
+    assert "…" not in said
+    for file in ("beyond-digits.png", "beyond-digits.svg", "beyond.html", "tuning.csv"):
+        assert (out / file).stat().st_size > 0
+    record = json.loads((out / "beyond.json").read_text())
+    assert [row["method"] for row in record["results"]] == [
+        r.method for r in beyond().rows_of(SMOKE)
+    ]
+    nsgd = record["results"][0]
+    assert nsgd["arrived"] == nsgd["seeds"] == 1
+    assert nsgd["steps"] <= SMOKE.steps
+    assert nsgd["seconds"]["wan"] > record["problems"][0]["computing_alone"]["wan"]
+    # Once more: nothing is trained, and the record is the same.
+    monkeypatch.setattr(Simulator, "step", lambda _: pytest.fail("a step was taken"))
+    code, again, _ = prlc(*command, "--jobs", 1, "--json")
+    assert code == 0
+    assert json.loads(again) == record
+
+
+def test_a_trial_evaluates_its_last_step() -> None:
+    trial = Trial(SMOKE, beyond().rows[0], 0.1, 0)
+    assert trial.evaluated[0] == 0
+    assert trial.evaluated[-1] == trial.steps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--scale", "paper"), "no scale 'paper'. Choose one of: smoke, quick, full"),
+        (("--scale", "smoke", "--model", "moon"), "no problem 'moon' here"),
+        (("--scale", "smoke", "--seeds", 0), "seeds must be a whole number, 1 or more"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    prlc: Prlc,
+    arguments: tuple[str | int, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, error = prlc("reproduce", "beyond", *arguments)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert list(tmp_path.iterdir()) == []
