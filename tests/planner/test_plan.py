@@ -114,7 +114,7 @@ def test_a_model_and_a_loader_of_ones_own() -> None:
     settings = {**QUICK, "methods": ["local-sgd:{H}"], "network": "wan"}
     by_loader = prlc.plan(model, F.mse_loss, loader, **settings)
     assert by_loader == prlc.plan(model, F.mse_loss, (inputs, targets), **settings)
-    assert by_loader.chosen.candidate.method.name == "local-sgd"
+    assert len(by_loader.weighed) > 1
 
 
 def test_json_is_json(quick: Quick) -> None:

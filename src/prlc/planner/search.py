@@ -17,14 +17,17 @@ from prlc.planner.cost import Cost, Price
 from prlc.planner.family import STEP_SIZES
 from prlc.planner.trials import Candidate, Trial, Trials
 
-LONGEST = 2  # a trial, in multiples of NSGD's steps
+LONGEST = 2  # a trial, in multiples of NSGD's steps; whole rounds
 LENGTHS = (1.0, 1.4, 2.0)  # the same, where the step size follows a schedule to the end of the run
-RUNGS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better half goes on
+RUNGS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better half goes on
+_OWN_ROUNDS = 2  # in which step sizes compete within a method
+_FEWEST = 8  # that always go on
 WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
 
 _NSGD_RUNGS = (1 / 8, 1 / 2, 1.0)
 _NSGD_STEP_SIZES = (4.0, 1.0, 0.25, 0.06, 0.016, 0.004, 0.001)
 _MOST_CLIMBS = 5  # halvings or doublings of a step size beyond those that it began with
+_SLOWEST = 0.01  # the progress of who is not below the first loss yet
 _TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
 
 
@@ -156,7 +159,7 @@ class Search:
                 if found is not None:
                     weighed[candidate] = found
                     still_open += [] if found.reached else [found]
-            alive = [choice.candidate for choice in self._better_half(still_open)]
+            alive = [choice.candidate for choice in self._survivors(still_open, number)]
         if not self._given:
             self._climb(self._cheapest(weighed), weighed)
         chosen = self._choose(weighed)
@@ -166,17 +169,24 @@ class Search:
     def _cheapest(self, weighed: Mapping[Candidate, Choice]) -> Choice:
         return min((choice for choice in weighed.values() if choice.reached), key=self._of)
 
-    def _better_half(self, choices: list[Choice]) -> list[Choice]:
-        """Those that the fewest others beat both in price and in progress, step by step.
+    def _survivors(self, choices: list[Choice], number: int) -> list[Choice]:
+        """Who goes on: at first the better half of each method's step sizes, then of all methods.
 
-        So neither the cheapest, which may never get there, crowd out the fastest, nor the other way
-        round.
+        Methods are ranked by how many others beat them both in price and in progress, step by
+        step: neither the cheapest, which may never get there, crowd out the fastest, nor the other
+        way round.
         """
-        pace = np.array([self._progress(each.loss) / each.steps for each in choices])
+        if number < _OWN_ROUNDS:
+            own: dict[Scheduled, list[Choice]] = {}
+            for each in sorted(choices, key=lambda each: (self._of(each), each.loss)):
+                own.setdefault(each.candidate.method, []).append(each)
+            return [each for group in own.values() for each in group[: math.ceil(len(group) / 2)]]
+        progress = np.array([max(self._progress(each.loss), _SLOWEST) for each in choices])
+        pace = progress / np.array([each.steps for each in choices])
         price = np.array([self._of(each) for each in choices]) * pace
         beaten = [int(((price < p) & (pace > q)).sum()) for p, q in zip(price, pace, strict=True)]
         order = sorted(range(len(choices)), key=lambda k: (beaten[k], self._of(choices[k])))
-        return [choices[k] for k in order[: math.ceil(len(choices) / 2)]]
+        return [choices[k] for k in order[: max(_FEWEST, math.ceil(len(choices) / 2))]]
 
     def _begin(self, methods: Mapping[Scheduled, float], most: int) -> list[Candidate]:
         """The candidates at their first step sizes: those that go together, evenly thinned."""
@@ -216,9 +226,11 @@ class Search:
         if steps is not None:
             cost = self._exact(candidate, steps)
             return Choice(candidate, steps, cost, trial.losses(steps)[-1], reached=True)
-        lowest, progress = min(trial.losses(until)), self._progress(min(trial.losses(until)))
-        if until < wanted or progress <= 0 or not math.isfinite(trial.losses(until)[-1]):
+        losses = trial.losses(until)
+        if until < wanted or not math.isfinite(losses[-1]):
             return None
+        lowest = min(losses)
+        progress = max(self._progress(lowest), _SLOWEST)
         cost = price.after(until).times(1 / progress)
         if not self._constant:
             whole = price.after(candidate.steps)
