@@ -70,7 +70,7 @@ def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: W
     trial = Trial(problem, first, problem.grid[0], seed=0)
     fastest = {}
     for clock in beyond().networks:
-        times = Timing(trial, clock, unlimited=True).load(workspace.out)
+        times = Timing(trial, clock, unlimited=True).load(workspace)
         run = _retimed(runs[first][0].runs[0], times)
         fastest[clock] = first_reached(run, "simulated_seconds", targets[0], problem.measure)
     return Race(problem, reached, fastest)
@@ -90,7 +90,7 @@ def _runs(
     runs = [trial.load(workspace) for trial in trials]
     timings = [timing for timing in timings_of(problem, row) if not timing.unlimited]
     return _series(row, runs), {
-        timing.clock: _series(row, [_retimed(run, timing.load(workspace.out)) for run in runs])
+        timing.clock: _series(row, [_retimed(run, timing.load(workspace)) for run in runs])
         for timing in timings
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -144,9 +143,9 @@ class Timing:
         job = make_job(self.trial.model(data), F.cross_entropy, data, config)
         write_times(file, job, self.network, steps)
 
-    def load(self, out: Path) -> dict[int, float]:
+    def load(self, workspace: Workspace) -> dict[int, float]:
         """Simulated seconds by step."""
-        return read_times(out / self.name)
+        return read_times(workspace.out / self.name)
 
 
 # -- what a study needs ----------------------------------------------------------------------------
