@@ -312,16 +312,12 @@ class TeamRun(Run):
             )
         self.complete_save()
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)  # after self
-        if self._peer is None:
-            self._settle(None if closure is not None else self._checksum())
-        elif self._has_changed():
-            self._change()
         if closure is None:
             self._prepare()
             return None
 
         def prepared() -> Any:
-            loss = closure()
+            loss = closure()  # forward and backward happen here
             self._prepare()
             return loss
 
@@ -332,6 +328,10 @@ class TeamRun(Run):
     @torch.no_grad()
     def _prepare(self) -> None:
         """Before the optimizer uses the gradients."""
+        if self._peer is None:
+            self._settle(self._checksum())
+        elif self._has_changed():
+            self._change()
         assert self._worker is not None
         local = self._worker.local
         assert isinstance(local, ScriptModel)
@@ -347,6 +347,8 @@ class TeamRun(Run):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
+        if self._peer is None:  # an optimizer that did not call its closure
+            self._settle()
         assert self._worker is not None
         assert isinstance(self._worker.local, ScriptModel)
         self._worker.local.stepped_by(optimizer)

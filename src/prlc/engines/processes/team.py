@@ -55,6 +55,7 @@ def join(
     peer_timeout: float = Cluster.peer_timeout,
     on_bad_update: str = Cluster.on_bad_update,
     device: str = "cpu",
+    hides_torchrun: bool = False,
 ) -> Team:
     """Join the processes that torchrun started, to train together; without torchrun, stay alone.
 
@@ -73,6 +74,8 @@ def join(
     on_bad_update: what to do with an update that is not finite or misshapen: `stop`, or `skip` it.
     device: where the workers' models are. With `cuda` every process takes the GPU of its local
         rank, and NCCL carries updates and models.
+    hides_torchrun: whether trainers that would average gradients themselves (Lightning, Hugging
+        Face) shall find a single process.
     """
     chosen = parse_method(method) if isinstance(method, str) else method
     if isinstance(chosen, Lazy) and steps is None:
@@ -106,7 +109,10 @@ def join(
         on_bad_update=on_bad_update,
         save_every=save_every,
     )
-    return Workers(connection, settings, Path(folder) if folder is not None else None, device)
+    team = Workers(connection, settings, Path(folder) if folder is not None else None, device)
+    if hides_torchrun:
+        team.hide_torchrun()
+    return team
 
 
 class Team:
@@ -167,6 +173,7 @@ class Workers(Team):
             layout.workers, timeout=timedelta(seconds=A_DAY), backend="gloo"
         )
         self._positions: list[Counted] = []
+        self._hidden: dict[str, str] = {}
         self._run: TeamRun | None = None
         self.num_workers = settings.num_workers
         self.worker = layout.workers.index(wire.rank) if wire.rank in layout.workers else -1
@@ -203,7 +210,20 @@ class Workers(Team):
     def _connect(self) -> Connection:
         """A connection for one training."""
         spare, self._spare = self._spare, None
-        return spare or connect(self._layout.name, self._timeout, local_device(self._device))
+        if spare is not None:
+            return spare
+        os.environ.update(self._hidden)
+        try:
+            return connect(self._layout.name, self._timeout, local_device(self._device))
+        finally:
+            for name in self._hidden:
+                del os.environ[name]
+
+    def hide_torchrun(self) -> None:
+        """Take out of the environment what torchrun has put there."""
+        for name in _SET_BY_TORCHRUN:
+            if name in os.environ:
+                self._hidden[name] = os.environ.pop(name)
 
     def train(
         self,
@@ -266,6 +286,9 @@ class Workers(Team):
             self.worker,
         )
         run.finish()
+
+
+_SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
 
 def _disconnect() -> None:
