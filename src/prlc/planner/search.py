@@ -151,7 +151,8 @@ class Search:
         weighed = {self.nsgd.candidate: self.nsgd}
         alive = self._begin(methods, most_trials)
         for number, rung in enumerate(RUNGS):
-            label, still_open = f"round {number + 1} of {len(RUNGS)}", []
+            label = f"round {number + 1} of {len(RUNGS)}"
+            still_open: list[Choice] = []
             for done, candidate in enumerate(alive):
                 best = self._cheapest(weighed)
                 self._on_search(SearchProgress(label, done + 1, len(alive), best.cost))
