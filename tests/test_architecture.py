@@ -171,7 +171,8 @@ def test_files_and_sections_that_a_page_names_are_there(page: Path) -> None:
     text = page.read_text()
     for name in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
         assert any(
-            (root / name).is_file() for root in (PACKAGE, PACKAGE / "engines", PAGES[0].parent)
+            (root / name).is_file()
+            for root in (PACKAGE, PACKAGE / "engines", PAGES[0].parent, PAGES[0].parent / "tests")
         ), name
     for target, section in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
         file = page.parent / target if target else page

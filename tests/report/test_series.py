@@ -186,7 +186,7 @@ def test_a_run_of_a_python_program_needs_no_folder() -> None:
     )
     run = Run.of(result)
     assert run.folder is None
-    assert run.config["method"] == "prlc"
+    assert run.config["method"] == "whisper", "the recommended one"
     assert run.final("steps") == 2
 
 

@@ -266,11 +266,12 @@ def seconds_per_step(model: ClockOnly, method: str, network: Network) -> float:
         batch_size=model.batch_size,
         steps=model.steps,
         network=network,
-        device="meta",  # operations are counted, not carried out
     )
     samples = model.workers * model.batch_size
     inputs = torch.zeros(samples, *model.sample_shape)
     data = Dataset.from_tensors(inputs, torch.arange(samples) % model.classes)
     module = build(model.model, model.sample_shape, model.classes, seed=0)
     job = make_job(module, F.cross_entropy, data, config)
+    nowhere = torch.device("meta")  # operations are counted, not carried out
+    job = replace(job, model=module.to(nowhere), device=nowhere)
     return job.timeline(network).replay([model.steps])[0] / model.steps

@@ -333,7 +333,7 @@ class Whisper(LocalSGD):
     )
 
     summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 2% both ways"
-    paper: ClassVar[str] = "this project, docs/beyond.md"
+    paper: ClassVar[str] = "this project"
     name: ClassVar[str] = "whisper"
     title: ClassVar[str] = "Whisper"
     recommended: ClassVar[bool] = True
