@@ -45,25 +45,23 @@ def all_gone(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of each method in each layout that is left alone."""
+def left_alone(number: int, layout: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the method in the layout in which nobody is killed."""
 
     def make(folder: Path) -> None:
-        for number, method in enumerate(METHODS):
-            for layout in LAYOUTS:
-                run = folder / f"{number}-{layout}"
-                command = [*start_of(layout), *words(method, layout, run)]
-                with torchrun(folder / "log", *command) as started:
-                    assert started.wait(timeout=280) == 0, (folder / "log").read_text()
+        command = [*start_of(layout), *words(METHODS[number], layout, folder / "run")]
+        with torchrun(folder / "log", *command) as started:
+            assert started.wait(timeout=280) == 0, (folder / "log").read_text()
 
-    return made_once("storms-undisturbed", make, tmp_path_factory)
+    return made_once(f"storms-{number}-{layout}", make, tmp_path_factory) / "run"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("storm", range(STORMS))
-def test_a_storm_of_kills_changes_no_bit(storm: int, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_storm_of_kills_changes_no_bit(
+    storm: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     draw = random.Random(storm)
     number, layout = draw.randrange(len(METHODS)), draw.choice(LAYOUTS)
     run, log, kills = tmp_path / "run", tmp_path / "log", 0
@@ -84,7 +82,7 @@ def test_a_storm_of_kills_changes_no_bit(storm: int, undisturbed: Path, tmp_path
                     os.kill(draw.choice(ranks), signal.SIGKILL)
             code = started.wait(timeout=400)
             assert code in (0, -signal.SIGKILL), log.read_text()
-    theirs = undisturbed / f"{number}-{layout}"
+    theirs = left_alone(number, layout, tmp_path_factory)
     ours, others = (torch.load(f / "model.pt", weights_only=True) for f in (run, theirs))
     assert all(torch.equal(ours[name], others[name]) for name in others)
     losses = [json.loads((f / "summary.json").read_text())["train_loss"] for f in (run, theirs)]
