@@ -97,6 +97,17 @@ def test_an_own_loop_under_torchrun(layout: str, workers: int, starts: int, tmp_
     assert (tmp_path / "own" / "checkpoint.pt").exists()
 
 
+@pytest.mark.parametrize("name", ["lightning_digits", "transformers_digits"])
+def test_a_trainer_with_a_callback(name: str, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        str(EXAMPLES / f"{name}.py"),
+    ]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout.split("2 workers: test accuracy ")[1].split("%")[0]) > 80
+
+
 def test_the_benchmark_prints_its_tables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,40 +183,48 @@ class TeamRun(Run):
 
     def _build(self, names: list[str], parts: dict[str, Any] | None) -> None:
         """Begin with these tensors, from their values at the start."""
-        settings, models = self._settings, self._models
+        models = self._models
         self._names, self._selection = names, Selection(models.models, names)
         floating = self._floating()
         self._trained = {name for name, _ in models.all.named_parameters()} & {*names}
         self._changing = {*names} - self._trained
         now = {name: floating[name].detach().clone() for name in names if name in self._start}
-        _write(self._start, floating)
-        self._peer = peer = Peer(
-            self._connection,
-            settings,
-            self._selection,
-            lambda packing: ScriptModel(
-                self._selection,
-                models,
-                packing,
-                method=settings.method,
-                keeps_rounds=settings.on_bad_update == "stop",
-            ),
-        )
-        peer.begin(self.steps_done, parts)
-        self._worker = peer.worker
+        # The models are put back as they were: a backward pass that waits may use them.
+        with torch.autograd._unsafe_preserve_version_counter(tuple(floating.values())):
+            _write(self._start, floating)
+            peer = self._begin_peer(parts)
+            if peer.worker is not None and peer.worker.script is None:
+                _write(now, floating)
         self._start = {}
+        self._worker = peer.worker
         if self._worker is not None:
             if self._worker.script is not None:
                 self._load_script(self._worker.script)
                 self.steps_done = self._worker.next_step
             else:
-                _write(now, floating)
                 self._worker.next_step = self._worker.lr_step = self.steps_done
             self._worker.on_save = self._save
             if peer.server is not None:
                 self._serving = run_in_background(self._serve, "server")
             self.over = not self._worker.begin()
         self._marks = models.marks()
+
+    def _begin_peer(self, parts: dict[str, Any] | None) -> Peer:
+        settings = self._settings
+        self._peer = Peer(
+            self._connection,
+            settings,
+            self._selection,
+            lambda packing: ScriptModel(
+                self._selection,
+                self._models,
+                packing,
+                method=settings.method,
+                keeps_rounds=settings.on_bad_update == "stop",
+            ),
+        )
+        self._peer.begin(self.steps_done, parts)
+        return self._peer
 
     def _has_changed(self) -> bool:
         """Whether other tensors train than those that travel, or other buffers change."""
