@@ -326,13 +326,13 @@ class Whisper(LocalSGD):
     """
 
     every: int = 8
-    up: Encoding = field(default_factory=lambda: TopK(share=0.02), kw_only=True)
-    down: Down = field(default_factory=lambda: Down(TopK(share=0.02)), kw_only=True)
+    up: Encoding = field(default_factory=lambda: TopK(share=0.04, bits=1), kw_only=True)
+    down: Down = field(default_factory=lambda: Down(TopK(share=0.04, bits=1)), kw_only=True)
     meanwhile: Compensation = field(
         default_factory=lambda: GainCorrection(beta=0.1, lam=0.0), kw_only=True
     )
 
-    summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 2% both ways"
+    summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 4% both ways"
     paper: ClassVar[str] = "this project"
     name: ClassVar[str] = "whisper"
     title: ClassVar[str] = "Whisper"

@@ -190,7 +190,7 @@ class TeamRun(Run):
         self._changing = {*names} - self._trained
         now = {name: floating[name].detach().clone() for name in names if name in self._start}
         # The models are put back as they were: a backward pass that waits may use them.
-        with torch.autograd._unsafe_preserve_version_counter(tuple(floating.values())):
+        with torch.autograd._unsafe_preserve_version_counter(tuple(floating.values())):  # type: ignore[attr-defined]
             _write(self._start, floating)
             peer = self._begin_peer(parts)
             if peer.worker is not None and peer.worker.script is None:
