@@ -19,8 +19,8 @@ from typing import Any
 
 from prlc.experiments.beyond.settings import SCALES, beyond
 from prlc.methods import parse_method
+from prlc.network.units import format_bytes, format_seconds
 from prlc.report import share
-from prlc.units import format_bytes, format_seconds
 
 DOCS = Path(__file__).resolve().parent.parent
 RECORDS = DOCS / "beyond"

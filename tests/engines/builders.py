@@ -22,7 +22,7 @@ from prlc.methods import Asynchronous, Method, parse_method
 from prlc.models import build
 from prlc.network import Network
 from prlc.network.clock import Arrival, ArrivalClock
-from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory
+from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, choose
 
 Build = Callable[[Job], Engine]
 
@@ -120,7 +120,7 @@ def small_job(method: Method | str, *, steps: int | None = 60, **more: Any) -> J
     """A job that takes little time, for the many choices of parts."""
     method = parse_method(method)
     if more.get("optimizer_at") != "server":
-        more.setdefault("server_optimizer", SERVER_OPTIMIZERS[method.server])
+        more.setdefault("server_optimizer", choose(method.server, SERVER_OPTIMIZERS, "server"))
     given: dict[str, Any] = {"num_workers": 3, "batch_size": 5, "data": small_data(), **more}
     given["model"] = given.get("model") or small_model()
     return job_of(method, steps=steps, **given)

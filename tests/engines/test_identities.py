@@ -17,7 +17,7 @@ from prlc.encodings import Plain
 from prlc.engines import Engine, Job
 from prlc.methods import ASGD, CMFL, LAGPS, LAGWK, LAQ, NSGD, PR, PRLC, SSP, LocalSGD, Method
 from prlc.methods.compensation import ControlVariates, Share, State
-from prlc.optim.optimizers import WORKER_OPTIMIZERS, set_lr
+from prlc.optim.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, choose, set_lr
 
 from .builders import (
     ENGINES,
@@ -171,7 +171,9 @@ class TestIdentitiesOfParts:
         assert_same_by(engine, whole, "diloco:5", within=1e-12)
 
     def test_eager_alone_is_diloco_alone(self, engine: str) -> None:
-        assert_same_by(engine, "eager-diloco:5", "diloco:5", within=1e-12, num_workers=1)
+        alone: dict[str, Any] = {"num_workers": 1}
+        alone["server_optimizer"] = choose("nesterov,lr=0.4", SERVER_OPTIMIZERS, "server")
+        assert_same_by(engine, "eager-diloco:5", "diloco:5", within=1e-12, **alone)
 
     def test_scaffold_without_control_variates_is_local_sgd(self, engine: str) -> None:
         made = ENGINES[engine](small_job(LocalSGD(5, meanwhile=Uncontrolled()), steps=40))

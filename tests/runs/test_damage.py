@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from prlc.engines.schema import PLAIN, Table
 from prlc.errors import CheckpointError, PrlcError
 from prlc.report import Run
 from prlc.runs import folder as folders
 from prlc.runs.folder import RunFolder
-from prlc.schema import PLAIN, Table
 
 Prlc = Callable[..., tuple[int, str, str]]
 ANY = Table(others=PLAIN)

@@ -15,9 +15,9 @@ from prlc import planner
 from prlc.cli import options as o
 from prlc.cli.progress import LiveProgress
 from prlc.errors import ConfigError, RunError
+from prlc.network.units import format_bytes, format_seconds
 from prlc.planner import render
 from prlc.runs.folder import fresh_folder
-from prlc.units import format_bytes, format_seconds
 
 # Options that the chosen `prlc train` shares with the plan.
 _PASSED_ON = (

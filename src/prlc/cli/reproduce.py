@@ -26,8 +26,8 @@ from prlc.experiments.curves import ratio
 from prlc.experiments.pool import stops_on_sigterm
 from prlc.experiments.sweep import Tuned
 from prlc.methods import parse_method
+from prlc.network.units import format_bytes, format_seconds
 from prlc.report import Outcome, share
-from prlc.units import format_bytes, format_seconds
 
 BEYOND = "beyond"
 

@@ -17,10 +17,10 @@ from rich.table import Table
 from prlc.cli import options as o
 from prlc.errors import ConfigError
 from prlc.methods import parse_method
+from prlc.network.units import format_bytes, format_seconds, parse_bandwidth, parse_seconds
 from prlc.runs.folder import fresh_folder
 from prlc.testbed import Testbed, check_machine, clean, torchrun
 from prlc.testbed.timing import Timing, TimingSettings, time_method
-from prlc.units import format_bytes, format_seconds, parse_bandwidth, parse_seconds
 
 DEFAULT_METHODS = ["nsgd", "prlc:0.4", "asgd"]
 

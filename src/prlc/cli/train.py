@@ -17,14 +17,14 @@ from prlc.cli.lines import printable
 from prlc.cli.progress import LiveProgress, stop
 from prlc.engines import find_runtime
 from prlc.engines.processes import Cluster
+from prlc.engines.schema import FormError, Table, check, of_settings
 from prlc.errors import ConfigError, DivergedError, RunError
 from prlc.methods import Method, parse_method, recommended
+from prlc.network.units import parse_seconds
 from prlc.report import rich_table
 from prlc.runs.config import usual_method
 from prlc.runs.folder import RunFolder, fresh_folder
-from prlc.schema import FormError, Table, check, of_settings
 from prlc.text import names_a_file
-from prlc.units import parse_seconds
 
 
 @o.takes_request(schedule="step")

@@ -15,12 +15,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from prlc.engines.job import Job
+from prlc.engines.schema import Form, Like
 from prlc.errors import ConfigError
 from prlc.methods import Asynchronous, Lazy, Mask, Scheduled
 from prlc.network.clock import Arrival
 from prlc.network.timeline import Timeline
 from prlc.network.traffic import Counts
-from prlc.schema import Form, Like
 
 if TYPE_CHECKING:
     from prlc.engines.processes.cluster import Cluster

@@ -22,8 +22,8 @@ from prlc.experiments.curves import (
 )
 from prlc.experiments.settings import DUPLEX, Figure, paper
 from prlc.experiments.specs import seconds_per_step
+from prlc.network.units import format_seconds
 from prlc.report import Outcome, Series, Verdict
-from prlc.units import format_seconds
 
 __all__ = ["CLAIMS", "LIMITS", "Claim", "ClaimVerdict", "Finding", "judge_all"]
 

@@ -425,7 +425,7 @@ class Eager(Own):
     mean(k-1) is the pull that arrives then. In the first round the others count 0.
     """
 
-    lr: float = 0.7
+    lr: float = 0.4
     momentum: float = 0.9
 
     name: ClassVar[str] = "eager"

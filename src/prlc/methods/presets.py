@@ -206,7 +206,7 @@ class EagerDiLoCo(CoCoDSGD):
     paper: ClassVar[str] = "Kale et al. 2025, arXiv:2502.12996"
     name: ClassVar[str] = "eager-diloco"
     title: ClassVar[str] = "Eager DiLoCo"
-    server: ClassVar[str] = "nesterov"
+    server: ClassVar[str] = "nesterov,lr=0.4"  # as each worker's own outer step
 
 
 # -- small messages -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from prlc import draws
 from prlc.draws import Purpose
 from prlc.errors import ConfigError
-from prlc.units import (
+from prlc.network.units import (
     format_bandwidth,
     format_seconds,
     format_speed,

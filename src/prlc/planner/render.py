@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
+from prlc.network.units import format_bytes, format_seconds
 from prlc.planner.recommend import Plan
 from prlc.planner.search import LONGEST, WITHIN, Choice
-from prlc.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

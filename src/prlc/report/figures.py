@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from prlc.errors import ConfigError, RunError
+from prlc.network.units import format_bytes, time_unit
 from prlc.report.series import Chart, Run, Series
 from prlc.runs.training import Result
-from prlc.units import format_bytes, time_unit
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.axes import Axes

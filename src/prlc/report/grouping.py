@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from prlc.network.units import format_bandwidth, format_seconds, format_speed
 from prlc.report.series import Chart, Run, Series
-from prlc.units import format_bandwidth, format_seconds, format_speed
 
 #: A run's configuration under dotted names: `network.latency`.
 Settings = dict[str, Any]

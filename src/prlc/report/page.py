@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 
 from prlc.errors import ConfigError, RunError
+from prlc.network.units import format_bytes, format_seconds
 from prlc.report import page_html
 from prlc.report.figures import AXES, MEASURES, Style, known_axes, scaled, styles, suits_log
 from prlc.report.series import Chart, Run, Series, Verdict
 from prlc.report.tables import format_value
-from prlc.units import format_bytes, format_seconds
 
 _SHORT_AXES = {
     "step": "steps",

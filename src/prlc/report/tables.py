@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from prlc.methods import NSGD
+from prlc.network.units import format_bytes, format_seconds
 from prlc.report.series import Series
 from prlc.runs.training import Result
-from prlc.units import format_bytes, format_seconds
 
 #: How close to NSGD's loss a method must come to be a winner.
 CLOSE = 0.02

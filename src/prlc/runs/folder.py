@@ -36,8 +36,19 @@ import pandas as pd
 import torch
 
 from prlc.engines import Event
+from prlc.engines.schema import (
+    NOTHING,
+    NUMBER,
+    PLAIN,
+    TEXT,
+    WHOLE,
+    Form,
+    FormError,
+    Like,
+    Table,
+    check,
+)
 from prlc.errors import CheckpointError, PrlcError, RunError
-from prlc.schema import NOTHING, NUMBER, PLAIN, TEXT, WHOLE, Form, FormError, Like, Table, check
 from prlc.text import without_folders
 
 try:

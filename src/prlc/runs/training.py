@@ -22,6 +22,18 @@ from torch import nn
 from prlc.data import Dataset
 from prlc.engines import Assignment, Cadence, Engine, Loss, Outcome
 from prlc.engines.roles.rule import check_model
+from prlc.engines.schema import (
+    NOTHING,
+    NUMBER,
+    PLAIN,
+    SECONDS,
+    WHOLE,
+    Like,
+    ListOf,
+    Table,
+    Value,
+    check,
+)
 from prlc.engines.simulator.execution import use_threads
 from prlc.methods import Method
 from prlc.network.timeline import Timeline
@@ -30,7 +42,6 @@ from prlc.runs.evaluation import Evaluator, Metrics
 from prlc.runs.folder import RunFolder
 from prlc.runs.jobs import deciding, make_job
 from prlc.runs.tensorboard import BoardWriter
-from prlc.schema import NOTHING, NUMBER, PLAIN, SECONDS, WHOLE, Like, ListOf, Table, Value, check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

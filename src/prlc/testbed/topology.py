@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prlc.errors import ConfigError
-from prlc.units import format_bandwidth, format_seconds
+from prlc.network.units import format_bandwidth, format_seconds
 
 PREFIX = "prlc"
 INTERFACE = "net0"  # of every node, to the bridge

@@ -21,11 +21,11 @@ from prlc.engines.processes.threads import run_in_background
 from prlc.engines.processes.wire import Tag
 from prlc.engines.roles.local_model import LocalModel
 from prlc.engines.roles.packing import Packing
+from prlc.engines.schema import TEXT, WHOLE, Form, Like, Table
 from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import Asynchronous, Lazy, Scheduled
 from prlc.network.traffic import Counts
 from prlc.optim.optimizers import make, set_lr
-from prlc.schema import TEXT, WHOLE, Form, Like, Table
 
 Pace = Callable[[int, int], float]
 """The seconds that a worker's step takes at least."""

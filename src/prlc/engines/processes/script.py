@@ -36,10 +36,10 @@ from prlc.engines.roles.local_model import ScriptModel
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import is_finite
 from prlc.engines.roles.selection import Models, Selection
+from prlc.engines.schema import PLAIN, TEXT, WHOLE, ListOf, Table
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Scheduled
 from prlc.runs.folder import RunFolder
-from prlc.schema import PLAIN, TEXT, WHOLE, ListOf, Table
 
 _CHECKPOINT = Table(
     {"steps_done": WHOLE, "parts": PLAIN, "names": ListOf(TEXT), "constants": PLAIN}

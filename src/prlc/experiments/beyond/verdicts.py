@@ -14,8 +14,8 @@ from prlc.experiments.claims import ClaimVerdict, Finding
 from prlc.experiments.curves import Ratio, ratio
 from prlc.experiments.specs import seconds_per_step
 from prlc.methods import recommended
+from prlc.network.units import format_bytes
 from prlc.report import Outcome, share
-from prlc.units import format_bytes
 
 __all__ = ["judge"]
 

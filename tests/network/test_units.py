@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prlc.errors import ConfigError
-from prlc.units import (
+from prlc.network.units import (
     format_bandwidth,
     format_bytes,
     format_seconds,
