@@ -58,7 +58,7 @@ def test_of_accepts_train_and_test_pairs() -> None:
     ],
 )
 def test_of_refuses_and_says_what_it_takes(data: object, came: str) -> None:
-    with pytest.raises(ConfigError, match=f"TensorDataset.*got {came}"):
+    with pytest.raises(ConfigError, match=f"torch Dataset.*got {came}"):
         Dataset.of(data)
 
 

@@ -187,10 +187,10 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(small_disk: Path, tmp_path:
             filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096))
 
     with pytest.raises(RunError, match="the disk is full"):
-        train(small_disk / "r", on_progress=fill)
+        train(small_disk / "r", method="prlc", on_progress=fill)
     filler.unlink()
-    resumed = train(small_disk / "r", resume=True)
-    undisturbed = train(tmp_path / "r")
+    resumed = train(small_disk / "r", method="prlc", resume=True)
+    undisturbed = train(tmp_path / "r", method="prlc")
     for a, b in zip(resumed.model.parameters(), undisturbed.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert resumed.metrics.equals(undisturbed.metrics)
