@@ -255,6 +255,6 @@ def assert_same_run(run: Path, undisturbed: Path) -> None:
     pd.testing.assert_frame_equal(table, other, check_exact=True)
     summaries = [json.loads((f / "summary.json").read_text()) for f in (run, undisturbed)]
     for summary in summaries:
-        del summary["wall_seconds"], summary["digest"]
+        del summary["wall_seconds"], summary["digest"], summary["run"]
         summary.pop("payload_sent")  # since the last start
     assert summaries[0] == summaries[1]
