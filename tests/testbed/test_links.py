@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
+from prlc.testbed import Node, machine
 from prlc.testbed import Testbed as Bed
-from prlc.testbed import machine
 
 from .helpers import (
     connect,
@@ -99,23 +99,29 @@ def drain(sink: socket.socket) -> int:
     return arrived
 
 
+def arrived(source: Node, target: Node) -> int:
+    """How many of 2,000 packets arrive, sent a few at a time: a full buffer loses some, too."""
+    sink = inside(target, lambda: socket.socket(type=socket.SOCK_DGRAM))
+    tap = inside(source, lambda: socket.socket(type=socket.SOCK_DGRAM))
+    with sink, tap:
+        sink.bind((target.address, 9))
+        sink.settimeout(0.05)
+        count = 0
+        for _ in range(40):
+            for _ in range(50):
+                tap.sendto(b"?", (target.address, 9))
+            count += drain(sink)
+        sink.settimeout(1)
+        return count + drain(sink)
+
+
 @where_packets_can_get_lost
 def test_packets_get_lost_by_chance() -> None:
+    """1,600 with a standard deviation of 18. What asks for the other's address may get lost, too,
+    and packets with it, so a second look is allowed."""
     with Bed(workers=1, loss=0.2) as bed:
         for source, target in (bed.nodes, bed.nodes[::-1]):
-            sink = inside(target, lambda: socket.socket(type=socket.SOCK_DGRAM))
-            tap = inside(source, lambda: socket.socket(type=socket.SOCK_DGRAM))
-            with sink, tap:
-                sink.bind((target.address, 9))
-                sink.settimeout(0.05)
-                arrived = 0
-                for _ in range(40):  # few at a time: a full buffer loses packets, too
-                    for _ in range(50):
-                        tap.sendto(b"?", (target.address, 9))
-                    arrived += drain(sink)
-                sink.settimeout(1)
-                arrived += drain(sink)
-            assert 1450 < arrived < 1750  # 1600 with a standard deviation of 18
+            assert any(1450 < arrived(source, target) < 1750 for _ in range(5))
 
 
 def talk_to_oneself() -> None:
