@@ -253,7 +253,11 @@ def test_asgd_takes_what_arrives_and_learns(
     assert summary["bytes_down"] == (4 * 60 - waiting) * payload
     assert summary["bytes_up"] == summary["pushes_per_worker"] * 4 * payload
     sent = summary["payload_sent"]
-    assert (sum(sent["up"]), sum(sent["down"])) == (summary["bytes_up"], summary["bytes_down"])
+    assert sum(sent["up"]) == summary["bytes_up"]
+    if isinstance(asynchronous_method, ASGD):
+        assert sum(sent["down"]) == summary["bytes_down"]
+    else:  # each shard has an order of arrivals, so at the end each holds back workers of its own
+        assert abs(sum(sent["down"]) - summary["bytes_down"]) < 4 * payload
     assert metrics["train_loss"][-1] < 0.6 * metrics["train_loss"][0]
     assert all(0 <= value <= 40 for value in metrics["staleness"][1:])
 
