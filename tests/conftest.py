@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -91,6 +92,10 @@ METHODS: list[Method] = [
     SSP(1),
 ]
 
+
+# The same examples each time, however long one takes.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in a background job, and so it would be in the processes that tests interrupt.

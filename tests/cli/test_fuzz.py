@@ -109,13 +109,7 @@ def run_line(prlc: Prlc, folder: Path, words: list[str]) -> tuple[int, str]:
 
 
 def fuzz(prlc: Prlc, tmp_path: Path, examples: int) -> None:
-    @settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
     @given(lines)
     def each(drawn: dict[str, int]) -> None:
         run_line(prlc, tmp_path / f"{next(numbers)}", words_of(drawn))

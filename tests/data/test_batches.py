@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prlc.data.batches import Batches, Indices
@@ -24,7 +24,6 @@ def at(*numbers: int) -> Indices:
 
 
 @given(sizes, batch_sizes, seeds)
-@settings(deadline=None)
 def test_each_pass_covers_the_samples_of_a_worker_once(
     sizes: list[int], batch_size: int, seed: int
 ) -> None:
@@ -41,7 +40,6 @@ def test_each_pass_covers_the_samples_of_a_worker_once(
 
 
 @given(sizes, batch_sizes, seeds, st.integers(1, 5), st.data())
-@settings(deadline=None)
 def test_batches_are_pure_in_worker_and_step(
     sizes: list[int], batch_size: int, seed: int, count: int, data: st.DataObject
 ) -> None:

@@ -40,7 +40,7 @@ def labels_for(num_samples: int, num_classes: int) -> NDArray[np.int64]:
     num_classes=st.integers(1, 12),
     seed=st.integers(0, 2**63),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_every_sample_has_one_owner(
     partition: Partition, num_workers: int, extra: int, num_classes: int, seed: int
 ) -> None:
@@ -56,7 +56,6 @@ def test_every_sample_has_one_owner(
 
 
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(0, 1000))
-@settings(deadline=None)
 def test_equal_sizes_differ_by_at_most_one(num_workers: int, extra: int, seed: int) -> None:
     partition: Partition
     for partition in (IID(), Contiguous()):

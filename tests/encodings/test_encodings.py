@@ -96,7 +96,7 @@ def test_the_table_has_every_encoding() -> None:
     dtype=dtypes,
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_bytes_say_what_the_code_says_and_have_the_size_rule_15(
     text: str, workers: int, numel: int, dtype: torch.dtype, seed: int
 ) -> None:
@@ -114,7 +114,7 @@ def test_bytes_say_what_the_code_says_and_have_the_size_rule_15(
 
 
 @given(text=texts, chunks=st.integers(1, 3), numel=st.integers(1, 70), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_cut_at_a_chunk_the_bytes_stay_rule_16(
     text: str, chunks: int, numel: int, seed: int
 ) -> None:
@@ -131,7 +131,7 @@ def test_cut_at_a_chunk_the_bytes_stay_rule_16(
 
 
 @given(text=texts, workers=st.integers(1, 4), numel=st.integers(1, 50), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_workers_together_are_workers_alone_rule_30(
     text: str, workers: int, numel: int, seed: int
 ) -> None:
@@ -228,7 +228,7 @@ def test_ternary_clips_what_is_far_out() -> None:
 
 
 @given(share=st.sampled_from([0.05, 0.3, 1.0]), numel=st.integers(1, 64), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_topk_is_a_contraction(share: float, numel: int, seed: int) -> None:
     """|C(x) - x|^2 <= (1 - k/n) |x|^2 in every chunk."""
     encoding, values = TopK(share, bits=32, chunk=64), values_of(2, numel, seed)
@@ -286,7 +286,7 @@ def test_float16_is_clamped_to_what_is_finite_rule_10() -> None:
 
 
 @given(limit=st.integers(1, 5000), count=st.integers(1, 300), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_ascending_numbers_come_back(limit: int, count: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randint(limit, (2, 3, count), generator=generator).sort(-1).values

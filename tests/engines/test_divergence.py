@@ -120,7 +120,8 @@ def test_a_learning_rate_far_too_large_ends_in_an_error(engine: str, method: Met
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(120, 3, generator=generator, dtype=torch.float64)
     data = Dataset.from_tensors(inputs, inputs.sum(1, keepdim=True))
-    model = torch.nn.Linear(3, 1).double()
+    model = torch.nn.utils.skip_init(torch.nn.Linear, 3, 1, dtype=torch.float64)
+    model.load_state_dict({"weight": torch.zeros(1, 3), "bias": torch.zeros(1)})
     job = job_of(method, model, data=data, loss=F.mse_loss, lr=lambda _: 1e8)
     made = ENGINES[engine](job)
     with pytest.raises(DivergedError):

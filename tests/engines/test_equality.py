@@ -81,15 +81,16 @@ def test_adamw(method: Method) -> None:
     assert_plans_match_reference(job, steps=30, plans=[6, 1])
 
 
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
+def test_a_cnn(method: Method) -> None:
+    job = job_of(method, "cnn", num_workers=3, batch_size=2)
+    assert_plans_match_reference(job, steps=30, plans=[3, 2, 1])
+
+
+@pytest.mark.slow
 def test_a_cnn_by_every_method(any_method: Method) -> None:
     job = job_of(any_method, "cnn", num_workers=3, batch_size=2)
     assert_plans_match_reference(job, steps=30, plans=[3])
-
-
-@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=str)
-def test_a_cnn_by_other_plans(method: Method) -> None:
-    job = job_of(method, "cnn", num_workers=3, batch_size=2)
-    assert_plans_match_reference(job, steps=30, plans=[2, 1])
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])

@@ -13,7 +13,12 @@ from processes.problems import problem, settings
 @pytest.mark.parametrize("engine", ["reference", "simulator"])
 def test_as_recorded(any_method: Method, engine: str, update_golden: bool) -> None:
     given = settings(
-        {"method": any_method, "server_optimizer": any_method.server, "network": "mobile"},
+        {
+            "method": any_method,
+            "server_optimizer": any_method.server,
+            "network": "mobile",
+            "steps": 24,
+        },
         workers=6,
     )
     execution = prlc.Execution(4, 1) if engine == "simulator" else None

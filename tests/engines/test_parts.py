@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -38,6 +38,8 @@ from .builders import (
 )
 
 STEPS = 60
+#: How long every choice runs in `make test`, and in `make test-slow`.
+LENGTHS = [24, pytest.param(STEPS, marks=pytest.mark.slow)]
 #: Presets with settings that suit a small model: chunks of which it has several, short rounds.
 SMALL = [
     "pr:0.3", "prlc:0.3", "local-sgd:5", "local-sgd:7", "cocod-sgd:5", "diloco:5",
@@ -97,17 +99,19 @@ def slowly(step: int) -> float:
     return 0.02 if step < 25 else 0.01
 
 
+@pytest.mark.parametrize("steps", LENGTHS)
 @pytest.mark.parametrize("text", [*PRESETS, *CHOICES])
-def test_every_choice(text: str) -> None:
+def test_every_choice(text: str, steps: int) -> None:
     """The step of rule_1, and all that rules rule_2 to rule_7, rule_14 and rule_19 add to it."""
-    assert_plans_match_reference(small_job(text), STEPS, shards=[2], plans=[2])
+    assert_plans_match_reference(small_job(text, steps=steps), steps, shards=[2], plans=[2])
 
 
+@pytest.mark.parametrize("steps", LENGTHS)
 @pytest.mark.parametrize("encoding", ENCODED)
-def test_every_encoding_up_and_down(encoding: str) -> None:
+def test_every_encoding_up_and_down(encoding: str, steps: int) -> None:
     """What messages say, rule_12 and rule_13, chunk by chunk, rule_16, with draws, rule_17."""
     one_way = f"prlc:0.5:up={encoding}:down={encoding}"
-    assert_plans_match_reference(small_job(one_way), STEPS, shards=[2], plans=[3])
+    assert_plans_match_reference(small_job(one_way, steps=steps), steps, shards=[2], plans=[3])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,7 @@ def methods(draw: st.DrawFn) -> Scheduled:
 
 
 @given(method=methods(), chunk=st.integers(1, 4), steps=st.integers(3, 14))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
 def test_whatever_check_accepts_rule_22(method: Scheduled, chunk: int, steps: int) -> None:
     job = small_job(method, steps=steps)
     oracle = Reference(job)
@@ -233,7 +237,7 @@ def test_whatever_check_accepts_rule_22(method: Scheduled, chunk: int, steps: in
 
 @pytest.mark.slow
 @given(method=methods(), chunk=st.integers(1, 4))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
 def test_whatever_check_accepts_for_long_rule_22(method: Scheduled, chunk: int) -> None:
     job = small_job(method)
     oracle = Reference(job)

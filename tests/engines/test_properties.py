@@ -79,7 +79,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 @given(job=jobs(), chunk=st.integers(1, 6), steps=st.integers(1, 8))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_simulator_is_the_reference(job: Job, chunk: int, steps: int) -> None:
     oracle, engine = Reference(job), Simulator(job, execution=Execution(chunk, 1))
     assert_same_reports(run(oracle, steps), run(engine, steps))
@@ -87,7 +87,7 @@ def test_the_simulator_is_the_reference(job: Job, chunk: int, steps: int) -> Non
 
 
 @given(job=jobs(), steps=st.integers(1, 12))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_traffic_is_what_the_reports_say(job: Job, steps: int) -> None:
     engine = Reference(job)
     reports = run(engine, steps)
@@ -102,7 +102,7 @@ def test_traffic_is_what_the_reports_say(job: Job, steps: int) -> None:
 
 
 @given(r=ratios, every=st.integers(1, 5), seed=st.integers(0, 2**63))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_fraction_of_pulls_is_the_ratio(r: float, every: int, seed: int) -> None:
     for method in (PR(r, every), PRLC(r, every)):
         timetable = Timetable(method, 10, seed)

@@ -46,7 +46,7 @@ def methods(draw: st.DrawFn) -> Scheduled:
 
 
 @given(method=methods(), P=st.integers(1, 7), seed=seeds, data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_order_of_asking_gives_the_same_rule_1(
     method: Scheduled, P: int, seed: int, data: st.DataObject
 ) -> None:
@@ -62,7 +62,7 @@ def test_any_order_of_asking_gives_the_same_rule_1(
 
 
 @given(method=methods(), P=st.integers(1, 7), seed=seeds, end=st.integers(1, 60))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_what_holds_for_every_timetable_rules_2_3_8(
     method: Scheduled, P: int, seed: int, end: int
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_pull_that_would_be_used_after_the_end_does_not_begin_rule_8() -> None
 
 
 @given(f=st.floats(0.01, 0.99), P=st.integers(1, 12), every=st.integers(1, 3), seed=seeds)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_samples_have_exactly_their_size_rule_6(f: float, P: int, every: int, seed: int) -> None:
     turns = turns_of(LocalSGD(every, sample=f), P, seed, 8 * every)
     size = max(1, round(f * P))

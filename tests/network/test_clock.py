@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prlc.draws import Purpose, uniform
@@ -183,7 +183,6 @@ SMALL = {"bytes_up": 2.0, "bytes_down": 2.0, "step_seconds": 0.7}
 
 
 @given(cases())
-@settings(deadline=None)
 def test_run_ahead_is_its_readable_twin(
     case: tuple[Network, Communication, int, int | None],
 ) -> None:
@@ -196,7 +195,6 @@ def test_run_ahead_is_its_readable_twin(
 
 
 @given(cases(contended=False))
-@settings(deadline=None)
 def test_without_contention_run_ahead_is_never_slower_than_the_barrier(
     case: tuple[Network, Communication, int, int | None],
 ) -> None:
@@ -207,7 +205,6 @@ def test_without_contention_run_ahead_is_never_slower_than_the_barrier(
 
 
 @given(cases())
-@settings(deadline=None)
 def test_run_ahead_is_the_barrier_when_everybody_pulls(
     case: tuple[Network, Communication, int, int | None],
 ) -> None:
@@ -219,7 +216,6 @@ def test_run_ahead_is_the_barrier_when_everybody_pulls(
 
 
 @given(cases())
-@settings(deadline=None)
 def test_the_server_never_carries_more_than_it_can(
     case: tuple[Network, Communication, int, int | None],
 ) -> None:
@@ -495,7 +491,6 @@ def test_a_slow_worker_is_stale() -> None:
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_staleness_counts_the_updates_in_between(data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 4))
     network = data.draw(small_networks(workers))
@@ -522,7 +517,6 @@ def leads(seen: list[Arrival], workers: int) -> list[int]:
 
 
 @given(st.data(), st.integers(0, 4))
-@settings(deadline=None)
 def test_nobody_is_further_ahead_than_the_window(data: st.DataObject, window: int) -> None:
     workers = data.draw(st.integers(1, 4))
     network = data.draw(small_networks(workers))

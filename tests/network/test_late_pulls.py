@@ -147,7 +147,7 @@ def test_each_worker_has_a_message_of_its_own_size_rule_27() -> None:
     spread=st.sampled_from([0.0, 0.7]),
     window=st.sampled_from([None, 2, 5]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_without_contention_a_delay_never_costs_time_rule_27(
     H: int, delay: int, down: float, latency: float, spread: float, window: int | None
 ) -> None:

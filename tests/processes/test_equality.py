@@ -19,7 +19,7 @@ import prlc
 from golden import Golden, trace
 from prlc.methods import ASGD, Asynchronous, Method, Scheduled, Timetable
 
-from .launch import Ended, launch
+from .launch import Ended, asked_for, launch, some_slow
 from .problems import outcome, problem, settings
 from .run_cases import Case
 
@@ -63,6 +63,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mixed parts": {"settings": {"method": "prlc:0.3:up=topk,0.1"}, "model": "mixed"},
     "tiny parts": {"settings": {"method": "prlc:0.3:up=topk,0.5:delay=2"}, "model": "tiny"},
 }
+#: Of these, what roles in memory are tested with as well: `make test-slow`.
+RARE = {
+    "lag-wk adamw", "mixed laq", "mixed nesterov", "text", "tiny lag-ps", "window 1 delay",
+    "aligned", "float16", "ternary", "sample", "mean", "tiny parts",
+}  # fmt: skip
 #: The last round is shorter (rule 8); the mean loss of a round is reported at its end.
 SHORTER: dict[str, dict[str, Any]] = {
     "steps that H does not divide": {"settings": {"method": "local-sgd:7", "eval_every": 60}},
@@ -114,7 +119,9 @@ def ended(
     )
     given: dict[str, dict[str, Any]]
     given = {str(method): {"settings": {"method": str(method)}} for method in methods}
-    given |= SHORTER | (VARIANTS if layout == "sharded" else {})
+    given |= SHORTER
+    if layout == "sharded":
+        given |= {name: VARIANTS[name] for name in VARIANTS if name in asked_for(request)}
     cases = [Case(name=name, layout=layout, **each) for name, each in given.items()]
     return launch([*cases, *alone, late, window], f"equality-{layout}", tmp_path_factory)
 
@@ -199,7 +206,7 @@ def assert_method_as_the_reference(
 
 
 @pytest.mark.parametrize("ended", ["sharded"], indirect=True)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", some_slow(VARIANTS, RARE))
 def test_every_variant_is_as_the_reference(
     ended: dict[str, Ended], name: str, update_golden: bool
 ) -> None:

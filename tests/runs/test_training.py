@@ -41,7 +41,7 @@ def assert_same(a: prlc.Result, b: prlc.Result) -> None:
     assert a.metrics.equals(b.metrics)
 
 
-@pytest.mark.parametrize("engine", ["simulator", "reference"])
+@pytest.mark.parametrize("engine", ["simulator", pytest.param("reference", marks=pytest.mark.slow)])
 def test_a_run_broken_off_resumes_to_the_same_result(
     any_method: prlc.Method, engine: str, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp  # type: ignore[import-untyped]
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prlc import theory
@@ -23,7 +23,6 @@ c_r = (1 - r) * (2 - r)
 
 ratios = st.floats(1e-4, 1.0)
 scales = st.floats(1e-3, 1e3)
-steady = settings(deadline=None, derandomize=True)
 
 
 def values(**numbers: float) -> dict[sp.Symbol, float]:
@@ -265,7 +264,6 @@ def test_iid_step_limit_is_where_the_spread_stops_shrinking() -> None:
     assert theory.prlc_iid_bound(at_limit, 0.5, 4, 10, Constants(1.0, 1.0, None, 1.0)) > 1e12
 
 
-@steady
 @given(ratios, st.integers(1, 200), scales, scales, scales)
 def test_proved_bounds_imply_theorem1(
     ratio: float, workers: int, smoothness: float, variance: float, slope: float
@@ -276,7 +274,6 @@ def test_proved_bounds_imply_theorem1(
     assert theory.prlc_bounded_bound(step, ratio, workers, 100, known) <= printed
 
 
-@steady
 @given(ratios, st.integers(1, 200), scales, scales, scales, st.floats(0.01, 1))
 def test_pr_bound_is_below_theorem1(
     ratio: float, workers: int, smoothness: float, variance: float, slope: float, share: float
@@ -300,7 +297,6 @@ def test_proved_d_is_a_step_of_the_descent(ratio: float) -> None:
         assert d(0.1, ratio, 4, known) == pytest.approx(0.1 / 2 * settled, rel=1e-12)
 
 
-@steady
 @given(ratios, st.integers(1, 200), scales)
 def test_proved_d_is_below_theorem5_d(ratio: float, workers: int, smoothness: float) -> None:
     known = Constants(smoothness, 1.0, 1.0, 1.0, smoothness)

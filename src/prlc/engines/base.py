@@ -7,6 +7,7 @@ line know engines only through these two classes and the registry in `prlc.engin
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -163,8 +164,15 @@ def asynchronous_report(
         for workers in ([arrival.worker for arrival in arrivals], pulling)
     )
     staleness = float(np.mean([arrival.staleness for arrival in arrivals]))
-    loss = float(np.mean(losses))
-    return StepReport(loss, pushes > 0, pushes, pulls, arrivals[-1].seconds, staleness)
+    seconds = arrivals[-1].seconds
+    return StepReport(mean_loss(losses), pushes > 0, pushes, pulls, seconds, staleness)
+
+
+def mean_loss(losses: Sequence[float]) -> float:
+    """The mean of the known losses; the loss of an update that was left out may be unknown."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    with np.errstate(over="ignore"):  # a model whose losses are that high ends in the next step
+        return float(np.mean(known)) if known else math.nan
 
 
 class Cadence(NamedTuple):

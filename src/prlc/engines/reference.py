@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from prlc.draws import Purpose
 from prlc.encodings import Draw, Encoding
-from prlc.engines.base import Assignment, Engine, Runtime, StepReport, asynchronous_report
+from prlc.engines.base import (
+    Assignment,
+    Engine,
+    Runtime,
+    StepReport,
+    asynchronous_report,
+    mean_loss,
+)
 from prlc.engines.flat import FlatModel
 from prlc.engines.job import Job, all_tensors, fixed_seed, staying, travelling
 from prlc.errors import DivergedError
@@ -290,7 +297,7 @@ class Reference(Engine):
             self.workers[i].pull = pull
             if method.delay == 0:
                 self._use(method, self.workers[i])
-        return StepReport(_mean(losses), turn.computes, turn.pushes, turn.pulls)
+        return StepReport(mean_loss(losses), turn.computes, turn.pushes, turn.pulls)
 
     def _move(self, method: Scheduled, worker: Worker, update: Tensor, lr: float) -> None:
         """Add to the unsent updates, and move the worker's model by its guess."""
@@ -496,8 +503,7 @@ class Reference(Engine):
         for i in range(P):
             if pulls[i]:
                 self.workers[i].set(self.server.values)
-        loss = _mean(losses) if losses else float("nan")
-        return StepReport(loss, computes, pushes, pulls)
+        return StepReport(mean_loss(losses), computes, pushes, pulls)
 
     def _known_after(self, method: Lazy, i: int, gradient: Tensor, step: int) -> Tensor:
         """What the server would know of worker i's gradient after a push."""
@@ -687,11 +693,6 @@ def _check_sum(total: Tensor, parts: Sequence[Tensor | None], step: int) -> None
     if not bool(total.isfinite().all()):
         sizes = [0.0 if part is None else float(part.abs().max()) for part in parts]
         raise DivergedError(int(np.argmax(sizes)), step, "update")
-
-
-def _mean(losses: Sequence[float]) -> float:
-    with np.errstate(over="ignore"):  # the next step will find out
-        return float(np.mean(losses))
 
 
 def _length_sq(vector: Tensor) -> float:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from prlc.engines.base import StepReport
-from prlc.engines.processes.server import Server, mean_loss
+from prlc.engines.base import StepReport, mean_loss
+from prlc.engines.processes.server import Server
 from prlc.engines.processes.threads import BackgroundThread
 from prlc.engines.processes.wire import Tag
 from prlc.engines.processes.worker import Worker

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from prlc.engines.base import StepReport
-from prlc.engines.processes.server import Server, mean_loss
+from prlc.engines.base import StepReport, mean_loss
+from prlc.engines.processes.server import Server
 from prlc.engines.processes.worker import Worker
 from prlc.engines.roles.lazy import LazyServerRole, LazyWorkerRole
 from prlc.engines.roles.lengths import length_of

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prlc.engines.base import StepReport
-from prlc.engines.processes.server import Server, log, mean_loss
+from prlc.engines.base import StepReport, mean_loss
+from prlc.engines.processes.server import Server, log
 from prlc.engines.processes.wire import Pending, Tag
 from prlc.engines.processes.worker import Worker
 from prlc.engines.roles.notes import NO_MORE, Kind, Note

@@ -230,9 +230,3 @@ class Server(ABC):
         self.role.load_state(state["role"])
         self.bad_updates[:] = state["bad_updates"]
         self._lengths.load_state(state["lengths"])
-
-
-def mean_loss(losses: Sequence[float]) -> float:
-    """The mean of the known losses; the loss of an update that was left out may be unknown."""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    return float(np.mean(known)) if known else math.nan

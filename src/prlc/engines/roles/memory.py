@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from prlc.engines.base import Engine, StepReport, asynchronous_report
+from prlc.engines.base import Engine, StepReport, asynchronous_report, mean_loss
 from prlc.engines.job import Job, fixed_seed, staying, travelling
 from prlc.engines.roles.asynchronous import AsynchronousServerRole
 from prlc.engines.roles.lazy import LazyServerRole, LazySettings, LazyWorkerRole
@@ -127,7 +127,7 @@ class InMemory(Engine):
             self._pulls[i] = messages, torch.stack(known).sum(0) if known else None
             if method.delay == 0:
                 self._workers[i].use(*self._pulls.pop(i), lr)
-        return StepReport(float(np.mean(losses)), turn.computes, turn.pushes, turn.pulls)
+        return StepReport(mean_loss(losses), turn.computes, turn.pushes, turn.pulls)
 
     def _lazy(self, method: Lazy, step: int) -> StepReport:
         P, lr = self.job.num_workers, self.job.lr(step)
@@ -151,8 +151,7 @@ class InMemory(Engine):
             before = [flat.clone() for flat in role.parameters(local.values)]
             self._fetch(i)
             role.pulled(before, local.values, lr)
-        loss = float(np.mean(losses)) if losses else float("nan")
-        return StepReport(loss, computes, pushes, pulls)
+        return StepReport(mean_loss(losses), computes, pushes, pulls)
 
     def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
         del method  # the server's role asks it

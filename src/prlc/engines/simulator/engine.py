@@ -18,7 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prlc.engines.base import Assignment, Engine, Runtime, StepReport, asynchronous_report
+from prlc.engines.base import (
+    Assignment,
+    Engine,
+    Runtime,
+    StepReport,
+    asynchronous_report,
+    mean_loss,
+)
 from prlc.engines.job import Job, staying, travelling
 from prlc.engines.simulator.execution import Execution, choose_execution, use_threads
 from prlc.engines.simulator.lazy_memory import InnovationMemory, LazyMemory
@@ -173,8 +180,7 @@ class Simulator(Engine):
         rows = [chunk.rows for chunk in self._workers.chunks]
         pulls = memory.ask(self._server[:n], parameters, rows).copy()
         self._workers.pull(np.flatnonzero(pulls).tolist(), self._server)
-        mean_loss = float(np.mean(losses)) if losses else float("nan")
-        return StepReport(mean_loss, computes, pushes, pulls)
+        return StepReport(mean_loss(losses), computes, pushes, pulls)
 
     def _asynchronous(self, method: Asynchronous, step: int) -> StepReport:
         P, n, lr = self.job.num_workers, self._n, self.job.lr(step)

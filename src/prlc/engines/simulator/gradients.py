@@ -142,7 +142,7 @@ class Gradients:
                 self._vectorise = False  # what vmap cannot do, a loop can
                 return self._plainly
             with contextlib.suppress(Exception):  # not every module can be traced
-                graph = make_fx(self._plainly, tracing_mode="real")(*example())
+                graph = make_fx(self._plainly, tracing_mode="fake")(*example())
                 simplify(graph)
                 with torch.inference_mode():  # as it will run
                     traced = outcome(graph.forward)

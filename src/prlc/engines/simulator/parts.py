@@ -19,7 +19,7 @@ from torch import Tensor
 
 from prlc.draws import Purpose
 from prlc.encodings import Draw, Plain
-from prlc.engines.base import StepReport
+from prlc.engines.base import StepReport, mean_loss
 from prlc.engines.flat import Block, FlatModel
 from prlc.engines.job import Job
 from prlc.engines.simulator.optimizers import WorkerOptimizers
@@ -145,7 +145,7 @@ class PartsStep:
             else:
                 self._pending.append(pulls)
         self._workers.sync()
-        return StepReport(float(np.mean(losses)), turn.computes, turn.pushes, turn.pulls)
+        return StepReport(mean_loss(losses), turn.computes, turn.pushes, turn.pulls)
 
     def _compute(
         self, turn: Turn, step: int, lr: float
