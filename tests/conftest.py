@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -96,6 +97,9 @@ METHODS: list[Method] = [
 # The same examples each time, however long one takes.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+
+# torch describes every traced tensor to this logger, and pytest keeps it all: a tenth of all time.
+logging.getLogger("torch.__trace").disabled = True
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in a background job, and so it would be in the processes that tests interrupt.

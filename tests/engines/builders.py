@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -163,6 +164,13 @@ ENGINES: dict[str, Build] = {
     "one by one": simulator(1),
     "roles in two shards": roles(2),
 }
+#: Their names to parametrize with; other plans are held against the reference for every method.
+ENGINE_NAMES = [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name in ("with a remainder", "one by one")
+    else name
+    for name in ENGINES
+]
 PLANS = {name: engine for name, engine in ENGINES.items() if name != "reference"}
 
 

@@ -43,6 +43,7 @@ def random_data(inputs: tuple[int, ...], targets: tuple[int, ...], *, classes: i
     return Dataset.from_tensors(x, y)
 
 
+@pytest.mark.slow
 def test_batch_norm_by_every_method(any_method: Method) -> None:
     job = job_of(any_method, modules.with_batch_norm())
     assert_plans_match_reference(job, steps=10, plans=[6])

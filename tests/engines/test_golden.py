@@ -10,7 +10,7 @@ from prlc.methods import Method
 from processes.problems import problem, settings
 
 
-@pytest.mark.parametrize("engine", ["reference", "simulator"])
+@pytest.mark.parametrize("engine", ["reference", pytest.param("simulator", marks=pytest.mark.slow)])
 def test_as_recorded(any_method: Method, engine: str, update_golden: bool) -> None:
     given = settings(
         {
