@@ -30,7 +30,7 @@ from .builders import (
 )
 
 BEFORE, AFTER = 7, 9
-KINDS = ["reference", "all at once"]
+KINDS = [pytest.param("reference", marks=pytest.mark.slow), "all at once"]
 
 
 def later_arrivals(job: Job) -> Iterator[Arrival]:

@@ -53,6 +53,7 @@ def test_smoke_ends_in_a_verdict_table(
     assert again["verdicts"] == [v for v in record["verdicts"] if v["figure"] == "fig3"]
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
     for jobs in (1, 2):
         reproduce("fig3", "smoke", out=tmp_path / str(jobs), model="logistic", seeds=1, jobs=jobs)

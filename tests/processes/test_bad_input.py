@@ -163,7 +163,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             limit=60.0,
         ),
     ]
-    return launch(cases, "bad-input-cases", tmp_path_factory)
+    return launch(cases, "bad-input-cases", tmp_path_factory, at_once=2)
 
 
 def test_more_workers_than_processes(ended: dict[str, Ended]) -> None:

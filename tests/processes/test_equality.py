@@ -23,6 +23,7 @@ from .launch import Ended, asked_for, launch, some_slow
 from .problems import outcome, problem, settings
 from .run_cases import Case
 
+WORKERS = 3
 SLOW = {"lr": 0.02, "schedule": "cosine"}
 #: Other optimizers, models and windows, in the layout that asks more of them.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -86,6 +87,10 @@ def comes_first(method: Method) -> bool:
     )
 
 
+def case_of(name: str, layout: str, **more: Any) -> Case:
+    return Case(name=name, layout=layout, workers=WORKERS, **more)
+
+
 @pytest.fixture(scope="module", params=LAYOUTS)
 def ended(
     request: pytest.FixtureRequest,
@@ -97,7 +102,7 @@ def ended(
     if layout == REST:
         rest = [str(method) for method in all_methods if not comes_first(method)]
         return launch(
-            [Case(name=name, layout="server", settings={"method": name}) for name in rest],
+            [case_of(name, "server", settings={"method": name}) for name in rest],
             "equality-rest",
             tmp_path_factory,
         )
@@ -122,8 +127,8 @@ def ended(
     given |= SHORTER
     if layout == "sharded":
         given |= {name: VARIANTS[name] for name in VARIANTS if name in asked_for(request)}
-    cases = [Case(name=name, layout=layout, **each) for name, each in given.items()]
-    return launch([*cases, *alone, late, window], f"equality-{layout}", tmp_path_factory)
+    cases = [case_of(name, layout, **each) for name, each in given.items()]
+    return launch([*cases, *alone, late, window], f"equality-{layout}", tmp_path_factory, at_once=2)
 
 
 def by_reference(model: str, given: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -153,7 +158,7 @@ def assert_same_numbers(ours: dict[str, Any], theirs: dict[str, Any], *without: 
 
 @cache
 def expected(model: str, given: str) -> dict[str, Any]:
-    return by_reference(model, json.loads(given), workers=4)
+    return by_reference(model, json.loads(given), workers=WORKERS)
 
 
 def assert_as_the_reference(run: Ended, *without: str, update_golden: bool) -> None:
@@ -162,7 +167,7 @@ def assert_as_the_reference(run: Ended, *without: str, update_golden: bool) -> N
     assert_same_tensors(ours, theirs)
     assert ours["counters"] == theirs["counters"]
     assert_same_numbers(ours, theirs, *without)
-    assert ours["summary"]["bad_updates"] == [0] * 4
+    assert ours["summary"]["bad_updates"] == [0] * WORKERS
     sent = ours["summary"]["payload_sent"]
     assert sum(sent["up"]) == theirs["summary"]["bytes_up"]
     assert sum(sent["down"]) == theirs["summary"]["bytes_down"]
@@ -226,11 +231,11 @@ def test_payload_is_measured_by_worker(ended: dict[str, Ended], all_methods: lis
         if isinstance(method, Scheduled) and method.trivial:
             ours = ended[str(method)].of_rank()
             payload = sum(t.numel() * t.element_size() for t in ours["tensors"].values())
-            turns = [Timetable(method, 4, 0, 60)[step] for step in range(60)]
+            turns = [Timetable(method, WORKERS, 0, 60)[step] for step in range(60)]
             pulls = np.sum([turn.pulls for turn in turns], axis=0)
             pushes = sum(turn.is_push for turn in turns)
             sent = ours["summary"]["payload_sent"]
-            assert sent == {"up": [pushes * payload] * 4, "down": (pulls * payload).tolist()}
+            assert sent == {"up": [pushes * payload] * WORKERS, "down": (pulls * payload).tolist()}
 
 
 def test_every_process_is_given_the_result(
@@ -254,17 +259,17 @@ def test_asgd_takes_what_arrives_and_learns(
     payload = sum(t.numel() * t.element_size() for t in ours["tensors"].values())
     # Whoever pushes is answered with a model, but for the last push, which comes too late, and for
     # those who are too far ahead at the end, who have pushed their last.
-    waiting = round(4 * (60 - summary["pulls_per_worker"]))
-    assert waiting == 0 if isinstance(asynchronous_method, ASGD) else 0 <= waiting < 4
-    assert 60 <= summary["pushes_per_worker"] <= 61 - waiting / 4
-    assert summary["bytes_down"] == (4 * 60 - waiting) * payload
-    assert summary["bytes_up"] == summary["pushes_per_worker"] * 4 * payload
+    waiting = round(WORKERS * (60 - summary["pulls_per_worker"]))
+    assert waiting == 0 if isinstance(asynchronous_method, ASGD) else 0 <= waiting < WORKERS
+    assert 60 <= summary["pushes_per_worker"] <= 61 - waiting / WORKERS
+    assert summary["bytes_down"] == (WORKERS * 60 - waiting) * payload
+    assert summary["bytes_up"] == summary["pushes_per_worker"] * WORKERS * payload
     sent = summary["payload_sent"]
     assert sum(sent["up"]) == summary["bytes_up"]
     if isinstance(asynchronous_method, ASGD):
         assert sum(sent["down"]) == summary["bytes_down"]
     else:  # each shard has an order of arrivals, so at the end each holds back workers of its own
-        assert abs(sum(sent["down"]) - summary["bytes_down"]) < 4 * payload
+        assert abs(sum(sent["down"]) - summary["bytes_down"]) < WORKERS * payload
     assert metrics["train_loss"][-1] < 0.6 * metrics["train_loss"][0]
     assert all(0 <= value <= 40 for value in metrics["staleness"][1:])
 

@@ -88,7 +88,7 @@ def ended(
         who = {"server": 2 if layout == "sharded" else 0} if lag else {"worker": 2}
         trouble = {"what": "die", "step": 33, **who}
         cases.append(Case(name=name, layout=layout, settings=told, trouble=trouble, starts=2))
-    return launch(cases, "faults-cases", tmp_path_factory)
+    return launch(cases, "faults-cases", tmp_path_factory, at_once=2)
 
 
 @pytest.mark.parametrize("name", some_slow(KILLED, SLOW))
