@@ -40,7 +40,7 @@ PERIOD = 4
 PULL_TOGETHER = PRLC(1 / PERIOD, schedule="aligned")
 CASES = [
     *((engine, "logistic") for engine in ("reference", "all at once", "roles in two shards")),
-    *((engine, "cnn") for engine in ("reference", "with a remainder")),
+    *(pytest.param(e, "cnn", marks=pytest.mark.slow) for e in ("reference", "with a remainder")),
 ]
 
 

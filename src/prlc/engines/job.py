@@ -9,8 +9,8 @@ counts its batches) stay with their worker; the server's model has worker 0's.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,7 @@ class Job:
 
     def timeline(self, network: Network | None) -> Timeline:
         """The simulated time of its steps on a network; unknown without one."""
-        flops = flops_per_step(self)
+        flops = flops_per_step(self, counting=network is not None and network.needs_flops)
         return Timeline(
             network,
             self.method,
@@ -105,7 +105,7 @@ class Job:
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def fixed_seed(job: Job, *indices: int) -> Iterator[None]:
     """Seed torch by these indices inside the block; the caller's generator is unaffected."""
     devices = [job.device] if job.device.type == "cuda" else []
@@ -133,10 +133,11 @@ def all_tensors(model: nn.Module) -> list[Tensor]:
     return [*travelling(model), *staying(model)]
 
 
-def flops_per_step(job: Job) -> float:
+def flops_per_step(job: Job, *, counting: bool = True) -> float:
     """Floating-point operations of one worker's step: products and convolutions, both ways.
 
-    The first time that the model meets the data, so this finds out whether they go together.
+    The first time that the model meets the data, so this finds out whether they go together. That
+    is all it does unless `counting`, which costs a second of imports in every process.
     """
     chosen = torch.arange(min(job.batch_size, job.data.num_train))
     if job.data.num_classes is not None:  # with the largest class number among the targets
@@ -150,7 +151,8 @@ def flops_per_step(job: Job) -> float:
     tensors = {**own, **buffers}
     parameters = [p for p in own.values() if p.requires_grad]
     as_products = sdpa_kernel(SDPBackend.MATH)  # the other ways of attention are not counted
-    with FlopCounterMode(display=False) as counter, as_products, fixed_seed(job, 0):
+    counter = FlopCounterMode(display=False)
+    with counter if counting else nullcontext(), as_products, fixed_seed(job, 0):
         try:
             output = torch.func.functional_call(job.model, tensors, (inputs,))
             loss: Any = job.loss(output, targets)

@@ -102,6 +102,11 @@ class Network:
                     settings[other] = settings[known]
         return cls(**settings)
 
+    @property
+    def needs_flops(self) -> bool:
+        """Whether a step's compute time depends on what it computes."""
+        return self.step_seconds is None
+
     def compute_seconds(self, flops_per_step: float) -> float:
         """Mean compute time of one step of one worker that is no straggler."""
         if self.step_seconds is not None:
