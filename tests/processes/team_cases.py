@@ -1,4 +1,4 @@
-"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER [frozen].
+"""Scripts of one's own, in real processes: main is told LAYOUT WORKERS FOLDER [frozen|ranks].
 
 Most cases train w in R^3 on ||w - c||^2 / 2 with a c for each worker, so that all can be computed
 by hand. They run one after another in the same processes; every rank writes what it found.
@@ -207,6 +207,7 @@ def global_models(team: prlc.Team) -> list[torch.Tensor]:
                 with run.global_model():
                     seen.append(model.w.detach().clone())
                 assert torch.equal(own, model.w)
+                assert not team.any(False)  # nobody waits for a model meanwhile
         if team.worker < 0:
             with run.global_model():  # for a server, the final model
                 seen = [model.w.detach().clone()]
@@ -286,26 +287,37 @@ def same_data(team: prlc.Team) -> list[str]:
     return heard.said
 
 
-def resumable(layout: str, folder: Path | None, stop_after: int | None = None) -> dict[str, Any]:
+def resumable(
+    layout: str, folder: Path | None, stop_after: int | None = None, ranks: int = 1
+) -> dict[str, Any]:
     """Dropout, a shuffled loader of unequal parts, a scheduler by step, an averaged model."""
     if folder is None or stop_after is not None:  # a new process has another random state
         torch.manual_seed(int(os.environ["RANK"]))
-    # A pass of 10, 10 and 9 batches.
-    data = TensorDataset(torch.randn(29, 5, generator=torch.Generator().manual_seed(1)))
-    team = prlc.join("prlc:0.4", layout=layout, folder=folder, checkpoint_every=4, seed=2)
+    # A pass of 10, 10 and 9 batches; of seven for each rank, where two are a worker.
+    size = 29 if ranks == 1 else 28
+    data = TensorDataset(torch.randn(size, 5, generator=torch.Generator().manual_seed(1)))
+    team = prlc.join(
+        "prlc:0.4",
+        layout=layout,
+        folder=folder,
+        checkpoint_every=4,
+        seed=2,
+        ranks_per_worker=ranks,
+    )
     loader = team.shard(DataLoader(data, batch_size=1, shuffle=True))
     model = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.BatchNorm1d(6))
     model.append(nn.Linear(6, 1))
+    whole = DistributedDataParallel(model, process_group=team.group) if ranks > 1 else model
     optimizer = Adam(model.parameters(), lr=0.05)
     scheduler = StepLR(optimizer, 3, 0.7)
     averaged = AveragedModel(model)
     taken = 0
-    run = team.train(model, optimizer, also=[scheduler, averaged])
+    run = team.train(whole, optimizer, also=[scheduler, averaged])
     begun = run.steps_done
     for _ in range(run.epochs_done, 3):
         for (x,) in loader:
             noisy = torch.cat([x, x + torch.rand(1)])
-            model(noisy).square().mean().backward()
+            whole(noisy).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
@@ -348,6 +360,52 @@ def frozen(layout: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     train(team, spoil=freeze)
+
+
+# -- workers of two ranks -------------------------------------------------------------------------
+
+
+def with_two_ranks(method: str, steps: int = STEPS) -> dict[str, Any]:
+    """Rank i has target i; the mean of two is their worker's."""
+    team, rank = prlc.join(method, seed=5, ranks_per_worker=2), int(os.environ["RANK"])
+    model, seen = Point(), []
+    parallel = DistributedDataParallel(model, process_group=team.group)
+    optimizer = SGD(parallel.parameters(), lr=LR)
+    with team.train(parallel, optimizer) as run:
+        for step in range(steps):
+            optimizer.zero_grad()
+            parallel(rank).backward()
+            optimizer.step()
+            if step == 6:
+                with run.global_model():
+                    seen.append(model.w.detach().clone())
+            if team.any(rank == 3 and step == steps - 1):
+                break
+    return {"model": model.w.detach(), "seen": seen[0], "steps": run.steps_done}
+
+
+def several_ranks(folder: Path) -> None:
+    """Two workers of two ranks each."""
+    found: dict[str, Any] = {}
+    rank = int(os.environ["RANK"])
+    for method in ("nsgd", "prlc:0.3", "pr:0.5", "prlc:0.5:every=3", "fedprox:4:mu=0.3"):
+        torch.manual_seed(seed_of(method) + rank)
+        found[method] = with_two_ranks(method)
+    resumed = folder / "resumed" if rank == 0 else None
+    for name, case in {
+        "undisturbed": partial(resumable, "sharded", None, ranks=2),
+        "interrupted": partial(resumable, "sharded", resumed, stop_after=13, ranks=2),
+        "resumed": partial(resumable, "sharded", resumed, ranks=2),
+    }.items():
+        torch.manual_seed(seed_of(name) + rank)
+        found[name] = case()
+    team = prlc.join("nsgd", ranks_per_worker=2)
+    point = Point()
+    try:
+        team.train(point, SGD(point.parameters(), lr=LR))
+    except prlc.ConfigError as error:
+        found["not parallel"] = str(error)
+    torch.save(found, folder / f"{rank}.pt")
 
 
 def run(layout: str, folder: Path) -> None:
@@ -407,7 +465,7 @@ def run(layout: str, folder: Path) -> None:
 
 def main() -> None:
     layout, workers, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    freezes = sys.argv[4:] == ["frozen"]
+    freezes, ranks = sys.argv[4:] == ["frozen"], sys.argv[4:] == ["ranks"]
     world = workers + (layout == "server")
     os.environ["WORLD_SIZE"] = str(world)
     store = keep_store()
@@ -421,7 +479,12 @@ def main() -> None:
                 dist.init_process_group("gloo")
             with (folder / f"{rank}.txt").open("w") as said:
                 os.dup2(said.fileno(), 2)
-            frozen(layout) if freezes else run(layout, folder)
+            if freezes:
+                frozen(layout)
+            elif ranks:
+                several_ranks(folder)
+            else:
+                run(layout, folder)
             os._exit(0)
         children.append(child)
     if freezes:  # worker 1, whom nobody else could end

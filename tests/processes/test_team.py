@@ -19,16 +19,24 @@ Found = dict[str, Any]
 
 
 def by_hand(
-    method: Scheduled, start: torch.Tensor, workers: int, steps: int = STEPS
+    method: Scheduled,
+    start: torch.Tensor,
+    workers: int,
+    steps: int = STEPS,
+    targets: list[torch.Tensor] | None = None,
+    ends: bool = True,
 ) -> torch.Tensor:
-    """What the server's model should be in the end."""
+    """What the server's model should be in the end, or while it goes on."""
+    targets = targets or [target(i) for i in range(workers)]
     w, own = start.clone(), [start.clone() for _ in range(workers)]
     unsent = [torch.zeros_like(start) for _ in range(workers)]
     timetable = Timetable(method, workers, seed=5)
     for step in range(steps):
-        updates = [-LR * (own[i] - target(i)) for i in range(workers)]
+        updates = [-LR * (own[i] - targets[i]) for i in range(workers)]
         unsent = [a + b for a, b in zip(unsent, updates, strict=True)]
-        if timetable[step].is_push or step == steps - 1:  # what is left of a round goes as well
+        if timetable[step].is_push or (
+            ends and step == steps - 1
+        ):  # what is left of a round goes as well
             w = w + torch.stack(unsent).mean(0)
             unsent = [torch.zeros_like(start) for _ in range(workers)]
         pulls = timetable[step].pulls
@@ -313,7 +321,7 @@ def test_who_gives_no_sign_of_life_is_named(tmp_path: Path) -> None:
     finally:
         process.kill_all()
     said = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 2)]
-    assert all(each.startswith("error (rank") for each in said)
+    assert all("error (rank" in each or "PeerError: " in each for each in said), said
     # The first to notice names who hangs; the other may find the first gone.
     assert any("Nothing came from rank 1 (worker 1) for 4 s" in each for each in said)
     assert any("prlc.join(peer_timeout=...)" in each for each in said)
@@ -328,3 +336,57 @@ def test_who_needs_everybody_refuses_unequal_numbers_of_steps(
     codes = [int(code) for code in (folder / "codes.txt").read_text().split()]
     assert 0 not in codes, (layout, codes)
     assert -signal.SIGKILL not in codes, (layout, codes)
+
+
+# -- workers of two ranks -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """What each of four ranks found, of which two are a worker."""
+
+    def make(folder: Path) -> None:
+        process = forks.start("processes.team_cases", "sharded", "4", folder, "ranks", output=2)
+        try:
+            process.wait(timeout=200)
+        finally:
+            process.kill_all()
+
+    folder = made_once("team-ranks", make, tmp_path_factory)
+    said = {f.name: f.read_text() for f in sorted(folder.glob("*.txt"))}
+    assert all((folder / f"{rank}.pt").exists() for rank in range(4)), said
+    return [torch.load(folder / f"{rank}.pt") for rank in range(4)]
+
+
+@pytest.mark.parametrize("text", ["nsgd", "prlc:0.3", "pr:0.5", "prlc:0.5:every=3"])
+def test_ranks_of_one_worker_are_one_worker(text: str, pairs: list[Found]) -> None:
+    method = parse_method(text)
+    assert isinstance(method, Scheduled)
+    (start,) = starts_of(text)
+    targets = [mean_target(0, 1), mean_target(2, 3)]
+    expected = by_hand(method, start, 2, targets=targets)
+    between = by_hand(method, start, 2, steps=7, targets=targets, ends=False)
+    for each in pairs:
+        torch.testing.assert_close(each[text]["model"], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(each[text]["seen"], between, rtol=0, atol=1e-12)
+        assert each[text]["steps"] == STEPS
+
+
+def test_ranks_follow_their_leader_where_gradients_are_corrected(pairs: list[Found]) -> None:
+    first, *others = (each["fedprox:4:mu=0.3"]["model"] for each in pairs)
+    assert all(torch.equal(first, other) for other in others)
+    goal, (start,) = mean_target(0, 1, 2, 3), starts_of("fedprox:4:mu=0.3")
+    assert float((first - goal).norm()) < 0.5 * float((start - goal).norm())
+
+
+def test_restarted_ranks_of_one_worker_end_with_the_same_bits(pairs: list[Found]) -> None:
+    for each in pairs:
+        undisturbed, resumed = each["undisturbed"], each["resumed"]
+        assert (int(undisturbed.pop("begun")), int(resumed.pop("begun"))) == (0, 12)
+        different = [n for n in undisturbed if not torch.equal(undisturbed[n], resumed[n])]
+        assert not different
+
+
+def test_ranks_of_one_worker_must_average_their_gradients(pairs: list[Found]) -> None:
+    assert "The ranks 0, 1 are one worker" in pairs[0]["not parallel"]
+    assert "The ranks 2, 3 are one worker" in pairs[3]["not parallel"]

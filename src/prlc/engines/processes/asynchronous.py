@@ -234,7 +234,7 @@ class AsynchronousWorker(Worker):
             return True
         for server, answer in zip(self._servers, answers, strict=True):
             if answer.kind is Kind.GO:
-                self._say_goodbye(server)
+                self._say(server, Kind.BYE)
         return False
 
     def _pull_answered(self, step: int) -> list[Note]:

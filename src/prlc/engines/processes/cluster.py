@@ -86,12 +86,31 @@ class Layout:
 
     server    rank 0 holds all of it, the other ranks are workers
     sharded   every rank is a worker and holds one shard
+
+    Of several `ranks_per_worker`, neighbours, the first is the worker to all others.
     """
 
     name: str
     num_ranks: int
+    ranks_per_worker: int = 1
 
     def __post_init__(self) -> None:
+        if type(self.ranks_per_worker) is not int or self.ranks_per_worker < 1:
+            raise ConfigError(
+                "The ranks of a worker must be a whole number, 1 or more, but are "
+                f"{self.ranks_per_worker!r}."
+            )
+        if self.ranks_per_worker > 1 and self.name == "server":
+            raise ConfigError(
+                "Workers of several ranks need the sharded layout, in which every worker also "
+                "holds a part of the global model: leave out layout='server'."
+            )
+        if self.num_ranks % self.ranks_per_worker:
+            raise ConfigError(
+                f"{self.num_ranks} processes cannot be workers of {self.ranks_per_worker} ranks "
+                "each. Start a multiple of that: torchrun --nproc-per-node "
+                f"{self.ranks_per_worker * 2} ..."
+            )
         least = 2 if self.name == "server" else 1
         if self.num_ranks < least:
             raise ConfigError(
@@ -102,17 +121,26 @@ class Layout:
     @property
     def servers(self) -> list[int]:
         """The rank that holds each shard of the global model."""
-        return [0] if self.name == "server" else list(range(self.num_ranks))
+        return [0] if self.name == "server" else self.workers
 
     @property
     def workers(self) -> list[int]:
-        """The rank of each worker."""
-        return list(range(1 if self.name == "server" else 0, self.num_ranks))
+        """The rank of each worker, or the first of its ranks."""
+        first = 1 if self.name == "server" else 0
+        return list(range(first, self.num_ranks, self.ranks_per_worker))
+
+    def worker_of(self, rank: int) -> int:
+        """The worker that a rank belongs to; -1 for the server."""
+        return (rank - self.workers[0]) // self.ranks_per_worker
+
+    def ranks_of(self, worker: int) -> list[int]:
+        """All ranks of a worker."""
+        first = self.workers[worker]
+        return list(range(first, first + self.ranks_per_worker))
 
     def names(self) -> list[str]:
         """What error messages call each rank."""
-        first = self.workers[0]
-        names = [f"rank {rank} (worker {rank - first})" for rank in range(self.num_ranks)]
+        names = [f"rank {rank} (worker {self.worker_of(rank)})" for rank in range(self.num_ranks)]
         if self.name == "server":
             names[0] = "rank 0 (the server)"
         return names

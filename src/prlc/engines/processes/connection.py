@@ -23,7 +23,7 @@ from prlc import launcher
 from prlc.engines.processes.cluster import Layout
 from prlc.engines.processes.liveness import Answering, Liveness, Peer, own_addresses
 from prlc.engines.processes.threads import within
-from prlc.engines.processes.wire import Route, Tag, Wire, from_bytes, to_bytes
+from prlc.engines.processes.wire import Route, Tag, Wire, all_gather, broadcast
 from prlc.errors import ConfigError, PeerError
 
 _runs = itertools.count()  # numbers the runs of this process
@@ -52,14 +52,8 @@ class Connection:
 
     def broadcast(self, content: Any) -> Any:
         """Send rank 0's content to every rank; returns it there."""
-        data = to_bytes(content)
-        size = torch.tensor([len(data)])
         with self.together():
-            dist.broadcast(size, 0, self.wire.control)
-            if self.rank != 0:
-                data = torch.empty(int(size), dtype=torch.uint8)
-            dist.broadcast(data, 0, self.wire.control)
-        return from_bytes(data)
+            return broadcast(content, 0, self.wire.control)
 
     def gather(self, content: Any, what: str) -> list[Any]:
         """Collect every rank's content on rank 0; the others get an empty list."""
@@ -74,17 +68,8 @@ class Connection:
 
     def gather_everywhere(self, content: Any) -> list[Any]:
         """Collect every rank's content on every rank, however long one takes to come here."""
-        group, data = self.wire.control, to_bytes(content)
-        ranks = range(self.layout.num_ranks)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
         with self.together():
-            dist.all_gather(sizes, torch.tensor([len(data)]), group)
-            longest = int(max(sizes))
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(data)] = data
-            everything = [torch.zeros(longest, dtype=torch.uint8) for _ in ranks]
-            dist.all_gather(everything, padded, group)
-        return [from_bytes(each[: int(n)]) for each, n in zip(everything, sizes, strict=True)]
+            return all_gather(content, self.wire.control)
 
     def check_same(self, what: str, value: str) -> None:
         """Refuse to begin if a rank differs from rank 0."""
@@ -165,17 +150,23 @@ def connect(
     timeout: float,
     device: torch.device,
     settings: Mapping[str, Any] | None = None,
+    ranks_per_worker: int = 1,
 ) -> Connection:
     """Join the other processes, which must all have the same layout and the same `settings`."""
     rank, num_ranks = world()
-    arranged = Layout(layout, num_ranks)
+    arranged = Layout(layout, num_ranks, ranks_per_worker)
     if launcher.started_by_torchrun() and not launcher.has_launcher(os.getppid()):
         raise PeerError(rank, "The torchrun that started this process is gone, so it ends too.")
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
     answering = Answering(secrets.token_hex(8))
-    told = {"layout": layout, "number of processes": num_ranks, **(settings or {})}
+    told = {
+        "layout": layout,
+        "number of processes": num_ranks,
+        "ranks_per_worker": ranks_per_worker,
+        **(settings or {}),
+    }
     joined = dist.is_initialized()  # by the user's script
     to_join = max(timeout, _LEAST_JOIN_TIMEOUT)
     store, others = _find_others(rank, num_ranks, told, answering, joined, to_join)
@@ -199,7 +190,7 @@ def connect(
         to_end = timedelta(seconds=max(timeout, _LEAST_END_TIMEOUT))
         wire.control = dist.new_group(backend="gloo", timeout=to_end)
         if len(arranged.servers) > 1:
-            connection.shards = make(backend="gloo")
+            connection.shards = make(arranged.servers, backend="gloo")
     return connection
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -91,8 +92,7 @@ class ScheduledServer(Server):
         self._taken: list[int] = []
         losses, changes = [], {}
         expected = [worker for worker in role.expects(step) if worker not in self._left]
-        for worker in expected:
-            note = self._note(worker, what)
+        for worker, note in self._notes(expected, what).items():
             changes[worker] = self.changed = note.kind is Kind.CHANGE
             if note.kind in (Kind.BYE, Kind.CHANGE):
                 self._left.add(worker)
@@ -126,15 +126,26 @@ class ScheduledServer(Server):
         role.finish(step, self.settings.lr(step) if self.settings.lr else self._lr)
         return losses
 
-    def _note(self, worker: int, what: str) -> Note:
-        """The worker's next note about a push; sends the model to who asks for it."""
-        while True:
+    def _notes(self, workers: list[int], what: str) -> dict[int, Note]:
+        """The next note about a push of each worker; sends the model to who asks for it.
+
+        Who asks for it, or waits for the others, is listened to again after them: they may wait
+        for the model as well.
+        """
+        found: dict[int, Note] = {}
+        waiting = deque(workers)
+        while waiting:
+            worker = waiting.popleft()
             note = self._inbox.note(worker, what)
-            if note.kind is not Kind.FETCH:
-                return note
-            self._outbox.model(worker, self.values)
-            self._outbox.flush(worker)
-            self._inbox.expect(worker)
+            if note.kind is Kind.FETCH:
+                self._outbox.model(worker, self.values)
+                self._outbox.flush(worker)
+            if note.kind in (Kind.FETCH, Kind.PAUSE):
+                self._inbox.expect(worker)
+                waiting.append(worker)
+            else:
+                found[worker] = note
+        return {worker: found[worker] for worker in workers}
 
     def _check_changes(self, changes: dict[int, bool], step: int) -> None:
         """All workers must change what trains at the same step."""
@@ -303,13 +314,16 @@ class ScheduledWorker(Worker):
         self._await_pull(self.next_step)
         super().leave(kind)
 
+    def pause(self) -> None:
+        for server in self._servers:
+            self._say(server, Kind.PAUSE)
+
     def fetch(self) -> Vector | None:
         method = self.role.settings.method
         if method.trivial and method.every == 1 and method.pull_ratio == 1.0:
             return None
         for server in self._servers:
-            note = Note(Kind.FETCH, self.next_step)
-            self._notes.append(self._wire.send([note.tensor()], server, Tag.PUSH_NOTE))
+            self._say(server, Kind.FETCH)
         self._await_pull(self.next_step)
         model = self._packing.zeros()
         self._receive_model(model, "the global model", self._timeout)

@@ -28,6 +28,7 @@ from prlc.engines.job import all_tensors, travelling
 from prlc.engines.processes.cluster import RunSettings
 from prlc.engines.processes.connection import Connection
 from prlc.engines.processes.peer import Peer
+from prlc.engines.processes.ranks import Ranks
 from prlc.engines.processes.scheduled import ScheduledServer
 from prlc.engines.processes.server import log
 from prlc.engines.processes.threads import run_in_background
@@ -64,9 +65,6 @@ class Run:
     def finish(self) -> None:
         """Take no more steps; leaves the final global model in the models."""
 
-    def complete_save(self) -> None:
-        """Complete a checkpoint that waits for the end of the script's iteration."""
-
     def __enter__(self) -> Run:
         return self
 
@@ -92,9 +90,12 @@ class TeamRun(Run):
         folder: Callable[[], RunFolder] | None,
         positions: Sequence[Counted],
         wait_for_others: Callable[[], None],
+        ranks: Ranks | None = None,
     ) -> None:
+        """`ranks`: those of this worker, if there are several."""
         self._connect, self._settings, self._models, self._also = connect, settings, models, also
         self._positions, self._wait_for_others = positions, wait_for_others
+        self._ranks = ranks
         self._connection = connection = self._connected()
         self._folder: RunFolder | None = None
         self.finished = self.failed = False
@@ -119,7 +120,7 @@ class TeamRun(Run):
         if names is not None:
             self._compare({"optimizers": self._models.describe()})
             self._build(names, saved["parts"] if saved else None)
-        if connection.rank not in connection.layout.workers:
+        if connection.layout.worker_of(connection.rank) < 0:
             self._serve_to_the_end()
         hooks = [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
         hooks += [o.register_step_post_hook(self._after_step) for o in models.optimizers]
@@ -135,6 +136,12 @@ class TeamRun(Run):
         connection = self._connect()
         remedy = "prlc.join(peer_timeout=...)"
         return replace(connection, wire=replace(connection.wire, timeout=A_DAY, remedy=remedy))
+
+    def pause(self) -> None:
+        """Say that this worker is about to wait for the others."""
+        self._complete_save()
+        if self._worker is not None and not (self.finished or self.over):
+            self._worker.pause()
 
     def together(self) -> AbstractContextManager[None]:
         """While all ranks do something together: who hangs is named."""
@@ -197,6 +204,7 @@ class TeamRun(Run):
                 _write(now, floating)
         self._start = {}
         self._worker = peer.worker
+        self._follow_a_restart()
         if self._worker is not None:
             if self._worker.script is not None:
                 self._load_script(self._worker.script)
@@ -207,7 +215,39 @@ class TeamRun(Run):
             if peer.server is not None:
                 self._serving = run_in_background(self._serve, "server")
             self.over = not self._worker.begin()
+        self._follow(touched=True)
         self._marks = models.marks()
+
+    # -- a worker of several ranks ----------------------------------------------------------------
+
+    def _follow_a_restart(self) -> None:
+        """On the other ranks of a worker: take up what its leader was given of a checkpoint."""
+        if self._ranks is None:
+            return
+        given = None
+        if self._worker is not None and self._worker.script is not None:
+            optimizers = [optimizer.state_dict() for optimizer in self._models.optimizers]
+            given = {"script": self._worker.script, "optimizers": optimizers}
+        given = self._ranks.tell(given)
+        if given is not None and self._worker is None:
+            for optimizer, state in zip(self._models.optimizers, given["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+            self._load_script(given["script"])
+
+    def _follow(self, touched: bool) -> None:
+        """All ranks of this worker do as its leader."""
+        if self._ranks is None:
+            return
+        saving = self._unfinished_save is not None
+        told = self._ranks.tell([self.over, self.steps_done, touched, saving])
+        self.over, self.steps_done, touched, saving = told
+        if touched:
+            self._ranks.tell_tensors(travelling(self._selection))
+        if saving:
+            states = self._ranks.gather(get_random_state())
+            if self._unfinished_save is not None:
+                self._unfinished_save["script"]["random"] = states
+                self._complete_unless_later()
 
     def _begin_peer(self, parts: dict[str, Any] | None) -> Peer:
         settings = self._settings
@@ -239,16 +279,15 @@ class TeamRun(Run):
 
     def _change(self) -> None:
         """Go on with other tensors, from the global model."""
-        assert self._worker is not None
         if not isinstance(self._settings.method, Scheduled):
             raise ConfigError(
                 f"{self._settings.method.label} cannot change what trains during a run. Leave the "
                 "block of team.train first, and begin another."
             )
         self._changing |= self._newly_changing()
-        assert isinstance(self._worker.local, ScriptModel)
-        self._worker.local.stepped_by(None)
-        self._worker.leave(Kind.CHANGE)
+        if self._worker is not None:
+            self._local.stepped_by(None)
+            self._worker.leave(Kind.CHANGE)
         self._end_of_peer()
         self._connection = self._connected()
         self._start = self._copies()
@@ -318,7 +357,7 @@ class TeamRun(Run):
                 f"The run is over after {self._settings.steps} steps, as join(steps=...) said. "
                 "Leave the loop when run.over is true."
             )
-        self.complete_save()
+        self._complete_save()
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)  # after self
         if closure is None:
             self._prepare()
@@ -340,10 +379,8 @@ class TeamRun(Run):
             self._settle(self._checksum())
         elif self._has_changed():
             self._change()
-        assert self._worker is not None
-        local = self._worker.local
-        assert isinstance(local, ScriptModel)
-        local.adopt()
+        if self._worker is not None:
+            self._local.adopt()
         if self._settings.on_bad_update == "skip":
             held = [(p, p.grad) for p in self._selection.parameters() if p.grad is not None]
             if not is_finite([grad.to_dense() for _, grad in held]):
@@ -351,29 +388,38 @@ class TeamRun(Run):
                 for parameter, _ in held:  # the optimizer must not take them into its state
                     parameter.grad = None
                 return
-        self._worker.prepare()
+        if self._worker is not None:
+            self._worker.prepare()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
         if self._peer is None:  # an optimizer that did not call its closure
             self._settle()
-        assert self._worker is not None
-        assert isinstance(self._worker.local, ScriptModel)
-        self._worker.local.stepped_by(optimizer)
         self._own_steps += 1
         loss = None
         if self._spoilt:
             for parameter, grad in self._spoilt:
                 parameter.grad = grad
             self._spoilt, loss = [], float("nan")
-        self.over = not self._worker.stepped(loss)
-        self.steps_done = self._worker.next_step
+        touched = False
+        if self._worker is not None:
+            self._local.stepped_by(optimizer)
+            self.over = not self._worker.stepped(loss)
+            self.steps_done = self._worker.next_step
+            touched, self._local.touched = self._local.touched, False
+        self._follow(touched)
+
+    @property
+    def _local(self) -> ScriptModel:
+        """The worker's model."""
+        assert self._worker is not None
+        assert isinstance(self._worker.local, ScriptModel)
+        return self._worker.local
 
     def _before_forward(self, model: nn.Module, inputs: Any) -> None:
         del inputs
         if self._worker is not None:
-            assert isinstance(self._worker.local, ScriptModel)
-            self._worker.local.called(model)
+            self._local.called(model)
 
     def _checksum(self) -> float:
         """A number that two workers share only if they computed on the same data."""
@@ -398,19 +444,21 @@ class TeamRun(Run):
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
-        if self.finished or self._worker is None:
+        if self.finished or self._peer is None:
             yield  # nothing trained yet, or the final model
             return
-        self.complete_save()
-        model = self._worker.fetch()
-        if model is None:
+        self._complete_save()
+        model = self._worker.fetch() if self._worker is not None else None
+        differs = model is not None
+        if not (self._ranks.tell(differs) if self._ranks is not None else differs):
             yield
             return
         tensors = [t.detach() for t in travelling(self._selection)]
         own = [t.clone() for t in tensors]
-        peer = self._peer
-        assert peer is not None
-        peer.packing.unpack(model, tensors)
+        if model is not None:
+            self._peer.packing.unpack(model, tensors)
+        if self._ranks is not None:
+            self._ranks.tell_tensors(tensors)
         try:
             yield
         finally:
@@ -422,12 +470,11 @@ class TeamRun(Run):
             return
         if self._peer is None:
             self._settle()
-        assert self._worker is not None
-        self.complete_save()
-        assert isinstance(self._worker.local, ScriptModel)
-        self._worker.local.stepped_by(None)
-        if not self.over:
-            self._worker.leave()
+        self._complete_save()
+        if self._worker is not None:
+            self._local.stepped_by(None)
+            if not self.over:
+                self._worker.leave()
         self._wait_for_others()
         self._end_of_peer()
         self.finished = True
@@ -437,13 +484,14 @@ class TeamRun(Run):
             log.warning(
                 "Worker %d has taken no step: optimizer.step() of the optimizer given to "
                 "team.train was never called here.",
-                self._worker.number,
+                self._connection.layout.worker_of(self._connection.rank),
             )
 
     def _end_of_peer(self) -> None:
         assert self._peer is not None
-        assert self._worker is not None
-        self._worker.finish()
+        if self._worker is not None:
+            self._worker.finish()
+        self._follow(touched=True)
         if self._serving is not None:
             self._serving.join()
         self._peer.close()
@@ -472,13 +520,19 @@ class TeamRun(Run):
         """Keep this worker's state until the script's iteration is over, then send it."""
         state["script"] = {
             "positions": [position.state() for position in self._positions],
-            "random": get_random_state(),
+            "random": [get_random_state()],
         }
         self._unfinished_save = copy.deepcopy(state) if self._also else state
-        if not self._also or isinstance(self._settings.method, Lazy):
-            self.complete_save()
+        if self._ranks is None:
+            self._complete_unless_later()
 
-    def complete_save(self) -> None:
+    def _complete_unless_later(self) -> None:
+        """Complete a checkpoint now, unless the script's iteration still changes what it keeps."""
+        if not self._also or isinstance(self._settings.method, Lazy):
+            self._complete_save()
+
+    def _complete_save(self) -> None:
+        """Complete a checkpoint that waits for the end of the script's iteration."""
         state, self._unfinished_save = self._unfinished_save, None
         if state is not None:
             assert self._worker is not None
@@ -501,11 +555,12 @@ class TeamRun(Run):
         for each, state in zip(self._also, script["also"], strict=True):
             each.load_state_dict(state)
         newest = max((each["last_used"] for each in script["positions"]), default=0)
+        random = script["random"][self._ranks.place if self._ranks is not None else 0]
         for position, state in zip(self._positions, script["positions"], strict=True):
             next_one = state["last_used"] == newest > 0
-            position.load_state(state, script["random"] if next_one else None)
+            position.load_state(state, random if next_one else None)
         self.epochs_done = script["positions"][0]["passes"] if script["positions"] else 0
-        set_random_state(script["random"])
+        set_random_state(random)
 
     def _constants(self) -> dict[str, Tensor]:
         """What belongs to the models, but does not change."""
@@ -521,17 +576,25 @@ class TeamRun(Run):
         _write({n: t for n, t in constants.items() if n in own and own[n].shape == t.shape}, own)
 
 
-def check_models(models: Sequence[nn.Module]) -> None:
-    """Refuse models that already exchange gradients with other workers."""
+def check_models(models: Sequence[nn.Module], members: Sequence[int]) -> None:
+    """Refuse models that exchange gradients with other workers, or not with all `members` of it."""
     for model in models:
+        ranks: list[int] = []
         if isinstance(model, DistributedDataParallel):
             ranks = dist.get_process_group_ranks(model.process_group)
-            if len(ranks) > 1:
-                raise ConfigError(
-                    "The model is in DistributedDataParallel, which averages gradients over "
-                    f"{len(ranks)} ranks at every backward pass, so there would be nothing left to "
-                    "save. Give team.train the model itself (model.module)."
-                )
+        if len(members) > 1 and sorted(ranks) != sorted(members):
+            raise ConfigError(
+                f"The ranks {', '.join(map(str, members))} are one worker, and must average their "
+                "gradients. Give team.train the model in DistributedDataParallel(model, "
+                "process_group=team.group)."
+            )
+        if len(members) == 1 < len(ranks):
+            raise ConfigError(
+                "The model is in DistributedDataParallel, which averages gradients over "
+                f"{len(ranks)} ranks at every backward pass, so there would be nothing left to "
+                "save. Give team.train the model itself (model.module), or say that these ranks "
+                "are one worker: prlc.join(..., ranks_per_worker=...)."
+            )
         if any(
             type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor") for p in model.parameters()
         ):

@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from prlc.data.share import Counted, Part, share
 from prlc.engines.processes.cluster import Cluster, RunSettings
 from prlc.engines.processes.connection import Connection, connect, local_device
+from prlc.engines.processes.ranks import Ranks
 from prlc.engines.processes.script import Run, TeamRun, check_models
 from prlc.engines.processes.server import log
 from prlc.engines.processes.wire import from_bytes, to_bytes
@@ -55,6 +56,7 @@ def join(
     peer_timeout: float = Cluster.peer_timeout,
     on_bad_update: str = Cluster.on_bad_update,
     device: str = "cpu",
+    ranks_per_worker: int = 1,
     hides_torchrun: bool = False,
 ) -> Team:
     """Join the processes that torchrun started, to train together; without torchrun, stay alone.
@@ -74,6 +76,9 @@ def join(
     on_bad_update: what to do with an update that is not finite or misshapen: `stop`, or `skip` it.
     device: where the workers' models are. With `cuda` every process takes the GPU of its local
         rank, and NCCL carries updates and models.
+    ranks_per_worker: how many neighbouring ranks are one worker, such as the GPUs of a machine:
+        they average their gradients at every step, by DistributedDataParallel(model,
+        process_group=team.group), and the method rules between workers. For the sharded layout.
     hides_torchrun: whether trainers that would average gradients themselves (Lightning, Hugging
         Face) shall find a single process.
     """
@@ -98,7 +103,12 @@ def join(
         )
     if "RANK" not in os.environ:
         return Team()
-    connection = connect(cluster.layout, cluster.peer_timeout, local_device(device))
+    connection = connect(
+        cluster.layout,
+        cluster.peer_timeout,
+        local_device(device),
+        ranks_per_worker=ranks_per_worker,
+    )
     save_every = connection.broadcast(checkpoint_every if folder is not None else 0)
     settings = RunSettings(
         method=chosen,
@@ -122,6 +132,8 @@ class Team:
     """How many processes compute; each trains on its own part of the data."""
     worker = 0
     """The number of this process among the workers, from 0; -1 for a server."""
+    group: dist.ProcessGroup | None = None
+    """The ranks of this worker, for DistributedDataParallel, if there are several."""
 
     def shard(self, data: Any, *, ahead: int = 0) -> Any:
         """This worker's part of the data.
@@ -169,20 +181,24 @@ class Workers(Team):
         self._settings, self._path, self._device = settings, folder, device
         self._layout, self._timeout = layout, wire.timeout
         self._spare: Connection | None = replace(connection, leaves=False)
-        self._votes = dist.new_group(
-            layout.workers, timeout=timedelta(seconds=A_DAY), backend="gloo"
-        )
+        voters = [rank for rank in range(layout.num_ranks) if layout.worker_of(rank) >= 0]
+        self._votes = dist.new_group(voters, timeout=timedelta(seconds=A_DAY), backend="gloo")
+        self._ranks = Ranks(layout, wire.rank) if layout.ranks_per_worker > 1 else None
+        self.group = self._ranks.group if self._ranks is not None else None
         self._positions: list[Counted] = []
         self._hidden: dict[str, str] = {}
         self._run: TeamRun | None = None
         self.num_workers = settings.num_workers
-        self.worker = layout.workers.index(wire.rank) if wire.rank in layout.workers else -1
+        self.worker = layout.worker_of(wire.rank)
         if connection.leaves:
             atexit.register(_disconnect)
         atexit.register(self._at_exit)
 
     def shard(self, data: Any, *, ahead: int = 0) -> Any:
-        part = Part(self.worker, self.num_workers, self._settings.seed)
+        each = self._layout.ranks_per_worker
+        place = self._ranks.place if self._ranks is not None else 0
+        number, parts = self.worker * each + place, self.num_workers * each
+        part = Part(number if self.worker >= 0 else -1, parts, self._settings.seed)
         shared, position = share(data, part, ahead)
         if position is not None:
             self._positions.append(position)
@@ -192,7 +208,7 @@ class Workers(Team):
         if self.worker < 0:
             return bool(flag)
         if self._run is not None:
-            self._run.complete_save()
+            self._run.pause()
         return self._vote(bool(flag), 1)[0] > 0
 
     def _vote(self, flag: int, here: int) -> list[int]:
@@ -214,7 +230,12 @@ class Workers(Team):
             return spare
         os.environ.update(self._hidden)
         try:
-            return connect(self._layout.name, self._timeout, local_device(self._device))
+            return connect(
+                self._layout.name,
+                self._timeout,
+                local_device(self._device),
+                ranks_per_worker=self._layout.ranks_per_worker,
+            )
         finally:
             for name in self._hidden:
                 del os.environ[name]
@@ -240,8 +261,14 @@ class Workers(Team):
                 "after the other, finish the first (run.finish(), or its `with` block)."
             )
         listed = _listed(model)
-        check_models(listed)
+        check_models(listed, self._ranks.members if self._ranks is not None else [0])
         models = Models(listed, _unwrapped(optimizer))
+        if self._ranks is not None and len(models.optimizers) > 1:
+            raise ConfigError(
+                "A worker of several ranks takes one optimizer, but there are "
+                f"{len(models.optimizers)}. Put all parameters into one, or leave out "
+                "ranks_per_worker."
+            )
         _check_also(also)
         if self._settings.save_every and not also and models.scheduled():
             log.warning(
@@ -258,6 +285,7 @@ class Workers(Team):
             self._open_folder if self._path is not None else None,
             self._positions,
             self._wait_for_others,
+            self._ranks,
         )
         return self._run
 
@@ -268,6 +296,7 @@ class Workers(Team):
             "workers": self.num_workers,
             "layout": self._layout.name,
             "seed": self._settings.seed,
+            "ranks_per_worker": self._layout.ranks_per_worker,
         }
         if not (self._path / "config.json").exists():
             return RunFolder.create(self._path, described)

@@ -206,6 +206,29 @@ def from_bytes(data: Tensor) -> Any:
     return torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
+def broadcast(content: Any, source: int, group: Any) -> Any:
+    """The content of the source, a rank, on every rank of a group."""
+    data = to_bytes(content)
+    size = torch.tensor([len(data)])
+    dist.broadcast(size, source, group)
+    if dist.get_rank() != source:
+        data = torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(data, source, group)
+    return from_bytes(data)
+
+
+def all_gather(content: Any, group: Any) -> list[Any]:
+    """The content of every rank of a group, on every rank of it."""
+    data, number = to_bytes(content), dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(number)]
+    dist.all_gather(sizes, torch.tensor([len(data)]), group)
+    padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    padded[: len(data)] = data
+    everything = [torch.zeros_like(padded) for _ in range(number)]
+    dist.all_gather(everything, padded, group)
+    return [from_bytes(each[: int(n)]) for each, n in zip(everything, sizes, strict=True)]
+
+
 @dataclass
 class _Letter:
     """A message to oneself, until it is read."""

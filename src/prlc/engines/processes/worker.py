@@ -195,7 +195,8 @@ class Worker(ABC):
         self._losses, self._bad, self._num_updates = [], 0, 0
         return [self._wire.send([note.tensor()], rank, Tag.PUSH_NOTE) for rank in self._servers]
 
-    def _say_goodbye(self, server: int, kind: Kind = Kind.BYE) -> None:
+    def _say(self, server: int, kind: Kind) -> None:
+        """Send a server a note that comes with nothing."""
         note = Note(kind, self.next_step)
         self._notes.append(self._wire.send([note.tensor()], server, Tag.PUSH_NOTE))
 
@@ -233,12 +234,15 @@ class Worker(ABC):
     def leave(self, kind: Kind = Kind.BYE) -> None:
         """Say that this worker takes no more steps."""
         for server in self._servers:
-            self._say_goodbye(server, kind)
+            self._say(server, kind)
 
     def finish(self) -> None:
         """Fetch the final model, once nobody takes steps any more."""
         self._pull(self.next_step, "the final model, after step", A_DAY)
         self.flush()
+
+    def pause(self) -> None:  # noqa: B027
+        """Say that this worker waits for the others, if servers would wait for it."""
 
     def fetch(self) -> Vector | None:
         """The global model, if it may differ from this worker's own."""

@@ -193,6 +193,8 @@ class ScriptModel(LocalModel):
         self._beside: Vector = []  # made beside the optimizer, part of the model, to be pushed
         self._others: set[int] = set()  # the parameters of optimizers that do not step now
         self._late: dict[int, Tensor] = {}  # by place: what the model shows instead of its value
+        self.touched = False
+        """Whether the models are not what the script's own steps make of them."""
 
     def stepped_by(self, optimizer: Optimizer | None) -> None:
         """An optimizer has stepped; None: no backward pass is pending."""
@@ -221,6 +223,7 @@ class ScriptModel(LocalModel):
 
     @torch.no_grad()
     def show(self) -> None:
+        self.touched = True
         if not self._others:
             super().show()
             return
@@ -230,6 +233,10 @@ class ScriptModel(LocalModel):
                 tensor.copy_(value)
             elif place not in self._late and not torch.equal(tensor, value.to(tensor)):
                 self._late[place] = tensor.detach().clone()
+
+    def write_gradients(self, values: Tensor) -> None:
+        self.touched = True
+        super().write_gradients(values)
 
     @torch.no_grad()
     def adopt(self) -> None:

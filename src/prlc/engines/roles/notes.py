@@ -28,6 +28,7 @@ class Kind(IntEnum):
     OVER = 9  # server: the run is over
     FETCH = 10  # worker: send me the model as it is
     CHANGE = 11  # worker: from here on other tensors train
+    PAUSE = 12  # worker: I wait for the other workers; listen to them first
 
 
 class Note(NamedTuple):
