@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import prlc
 from prlc.engines import Execution
+from prlc.methods import parse_method
 
 EXECUTION = Execution(chunk=4, threads=1)
 
@@ -41,16 +42,31 @@ def assert_same(a: prlc.Result, b: prlc.Result) -> None:
     assert a.metrics.equals(b.metrics)
 
 
-@pytest.mark.parametrize("engine", ["simulator", pytest.param("reference", marks=pytest.mark.slow)])
+def assert_resumes(method: prlc.Method, engine: str, folder: Path) -> None:
+    """A run broken off resumes to the result of one that was not."""
+    settings = {"engine": engine, "eval_every": 7, "checkpoint_every": 5}
+    undisturbed = train(method, **settings)
+    with pytest.raises(BrokenOffError):
+        train(method, **settings, folder=folder, on_progress=break_off)
+    assert_same(train(method, **settings, folder=folder, resume=True), undisturbed)
+
+
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+@pytest.mark.parametrize(
+    "text", ["prlc:0.3", "diloco:5", "whisper:4", "scaffold:3:sample=0.5", "laq", "lag-ps", "ssp:1"]
+)
 def test_a_run_broken_off_resumes_to_the_same_result(
+    text: str, engine: str, tmp_path: Path
+) -> None:
+    assert_resumes(parse_method(text), engine, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+def test_every_run_broken_off_resumes_to_the_same_result(
     any_method: prlc.Method, engine: str, tmp_path: Path
 ) -> None:
-    settings = {"engine": engine, "eval_every": 7, "checkpoint_every": 5}
-    undisturbed = train(any_method, **settings)
-    folder = tmp_path / "run"
-    with pytest.raises(BrokenOffError):
-        train(any_method, **settings, folder=folder, on_progress=break_off)
-    assert_same(train(any_method, **settings, folder=folder, resume=True), undisturbed)
+    assert_resumes(any_method, engine, tmp_path / "run")
 
 
 def test_every_method_learns(any_method: prlc.Method) -> None:
