@@ -171,6 +171,7 @@ def assert_as_the_reference(run: Ended, *without: str, update_golden: bool) -> N
     sent = ours["summary"]["payload_sent"]
     assert sum(sent["up"]) == theirs["summary"]["bytes_up"]
     assert sum(sent["down"]) == theirs["summary"]["bytes_down"]
+    assert "is the bound that" not in run.everything(), "lengths have a bound for mistakes alone"
     found = trace(ours["tensors"], ours["summary"])
     Golden("processes", update_golden).check(f"{run.case.name} {run.case.layout}", found)
 

@@ -237,11 +237,16 @@ def test_under_torchrun_a_run_survives_the_loss_of_anything(
     finally:
         started.end()
     assert not (run / "summary.json").exists(), "it was over before it could be killed"
+    newest = bytearray((run / "checkpoint.pt").read_bytes())
+    newest[len(newest) // 2] ^= 1  # and a bit of its newest checkpoint
+    (run / "checkpoint.pt").write_bytes(newest)
     started = Torchrun(run)
     try:
         assert started.process.wait(timeout=200) == 0, started.said()
     finally:
         started.end()
+    assert (run / "checkpoint.damaged.pt").exists()
+    assert "goes on from checkpoint.previous.pt" in " ".join(started.said().split())
     assert_same_run(run, ended["undisturbed"].folder.parent / "run")
 
 
