@@ -214,7 +214,7 @@ def global_models(team: prlc.Team) -> list[torch.Tensor]:
     return [*seen, model.w.detach()]
 
 
-def refusals(team: prlc.Team) -> dict[str, str]:
+def refusals(team: prlc.Team, scaffold: prlc.Team) -> dict[str, str]:
     """What a sentence stops before anything is trained; all ranks hear it."""
     said = {}
 
@@ -225,6 +225,7 @@ def refusals(team: prlc.Team) -> dict[str, str]:
             said[name] = str(error)
 
     point, other = Point(), Point()
+    refused("momentum", lambda: scaffold.train(other, SGD([other.w], LR, momentum=0.9)))
     refused("another model", lambda: team.train(point, SGD(other.parameters(), lr=LR)))
     refused("nothing trains", lambda: team.train(point.requires_grad_(False), SGD([point.w], LR)))
     refused("also", lambda: team.train(other, SGD([other.w], LR), also=[object()]))
@@ -443,7 +444,7 @@ def run(layout: str, folder: Path) -> None:
         "overflow": lambda: overflow(teams["nsgd"]),
         "closure": lambda: closures_and_hooks(teams["nsgd"]),
         "global": lambda: global_models(join("pr:0.3", seed=5)),
-        "refused": lambda: refusals(teams["nsgd"]),
+        "refused": lambda: refusals(teams["nsgd"], join("scaffold:4")),
         "rates": lambda: differing_rates(join("nsgd")),
         "foreign": lambda: foreign_optimizer(teams["nsgd"]),
         "slow but alive": lambda: slow_but_alive(layout),

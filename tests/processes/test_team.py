@@ -285,6 +285,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(found: tuple[str, Path, list[
         assert "belong to no model given to team.train" in said["another model"]
         assert "nothing would train" in said["nothing trains"]
         assert "object is none" in said["also"]
+        assert "SGD without momentum" in said["momentum"]
         assert "averages gradients over" in said["ddp"]
         assert f"takes part 0 of 9, but this is worker {worker} of 3" in said["sampler"]
         assert "worker 1 has SGD [{'lr': 0.2" in each["rates"]

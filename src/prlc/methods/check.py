@@ -147,7 +147,7 @@ def check_optimizer(method: Method, *, plain_sgd: bool) -> None:
     if part is not None and part.needs_sgd and not plain_sgd:
         raise ConfigError(
             f"{method.label} computes gradients back from updates, which only plain SGD on the "
-            "workers allows: take --optimizer sgd without momentum."
+            "workers allows: take SGD without momentum and weight decay."
         )
 
 

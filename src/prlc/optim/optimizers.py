@@ -103,6 +103,16 @@ def make(factory: OptimizerFactory, parameters: Iterable[Tensor]) -> Optimizer:
     return optimizer
 
 
+def is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Whether each step is -lr times the gradient."""
+    groups = optimizer.param_groups
+    return (
+        type(optimizer) is torch.optim.SGD
+        and len({group["lr"] for group in groups}) == 1
+        and not any(g["momentum"] or g["weight_decay"] or g["maximize"] for g in groups)
+    )
+
+
 def is_elementwise(optimizer: Optimizer) -> bool:
     """Whether the optimizer updates every element of a parameter independently."""
     return type(optimizer) in _ELEMENTWISE

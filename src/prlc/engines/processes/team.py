@@ -40,7 +40,14 @@ from prlc.engines.processes.worker import A_DAY
 from prlc.engines.roles.selection import Models
 from prlc.errors import ConfigError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
-from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, RuleSettings, choose
+from prlc.methods.check import check_optimizer
+from prlc.optim.optimizers import (
+    SERVER_OPTIMIZERS,
+    OptimizerFactory,
+    RuleSettings,
+    choose,
+    is_plain_sgd,
+)
 from prlc.runs.folder import RunFolder
 
 
@@ -269,6 +276,8 @@ class Workers(Team):
                 f"{len(models.optimizers)}. Put all parameters into one, or leave out "
                 "ranks_per_worker."
             )
+        plain_sgd = all(map(is_plain_sgd, models.optimizers))
+        check_optimizer(self._settings.method, plain_sgd=plain_sgd)
         _check_also(also)
         if self._settings.save_every and not also and models.scheduled():
             log.warning(

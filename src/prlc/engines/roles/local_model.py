@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from prlc.engines.job import staying, travelling
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import Packing, Vector, is_finite
 from prlc.engines.roles.selection import Models
 from prlc.methods import Method, Scheduled
+from prlc.optim.optimizers import is_plain_sgd
 
 
 class LocalModel:
@@ -306,12 +307,6 @@ def _detached(model: nn.Module) -> list[Tensor]:
 
 def _is_plain_sgd(model: nn.Module, optimizer: Optimizer) -> bool:
     """Whether each step is -lr times the gradient, for all trained parameters."""
-    groups = optimizer.param_groups
     trained = {id(p) for p in model.parameters() if p.requires_grad}
-    given = {id(p) for group in groups for p in group["params"]}
-    return (
-        type(optimizer) is SGD
-        and trained <= given
-        and len({group["lr"] for group in groups}) == 1
-        and not any(g["momentum"] or g["weight_decay"] or g["maximize"] for g in groups)
-    )
+    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return trained <= given and is_plain_sgd(optimizer)
