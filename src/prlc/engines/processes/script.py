@@ -16,15 +16,14 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from prlc.data.random_state import get_random_state, set_random_state
 from prlc.data.share import Counted
 from prlc.engines.job import all_tensors, travelling
+from prlc.engines.processes.agreement import check_alike, warn_of_same_data
 from prlc.engines.processes.cluster import RunSettings
 from prlc.engines.processes.connection import Connection
 from prlc.engines.processes.peer import Peer
@@ -165,7 +164,7 @@ class TeamRun(Run):
         everyone = connection.gather_everywhere(own if is_worker else {})
         found = [everyone[rank] for rank in connection.layout.workers]
         for number, each in enumerate(found):
-            _check_alike(number, each, found[0])
+            check_alike(number, each, found[0])
         return found
 
     def _settle(self, gradient: float | None = None) -> None:
@@ -182,7 +181,7 @@ class TeamRun(Run):
             }
         )
         if self._connection.rank == self._connection.layout.workers[0]:
-            _warn_of_same_data([each["gradient"] for each in found])
+            warn_of_same_data([each["gradient"] for each in found])
         self._changing = {name for each in found for name in each["changing"]}
         self._begun_at = self.steps_done = max(each["step"] for each in found)
         trained: list[str] = found[0]["trained"]
@@ -574,65 +573,6 @@ class TeamRun(Run):
     def _load_constants(self, constants: dict[str, Tensor]) -> None:
         own = self._models.all.state_dict()
         _write({n: t for n, t in constants.items() if n in own and own[n].shape == t.shape}, own)
-
-
-def check_models(models: Sequence[nn.Module], members: Sequence[int]) -> None:
-    """Refuse models that exchange gradients with other workers, or not with all `members` of it."""
-    for model in models:
-        ranks: list[int] = []
-        if isinstance(model, DistributedDataParallel):
-            ranks = dist.get_process_group_ranks(model.process_group)
-        if len(members) > 1 and sorted(ranks) != sorted(members):
-            raise ConfigError(
-                f"The ranks {', '.join(map(str, members))} are one worker, and must average their "
-                "gradients. Give team.train the model in DistributedDataParallel(model, "
-                "process_group=team.group)."
-            )
-        if len(members) == 1 < len(ranks):
-            raise ConfigError(
-                "The model is in DistributedDataParallel, which averages gradients over "
-                f"{len(ranks)} ranks at every backward pass, so there would be nothing left to "
-                "save. Give team.train the model itself (model.module), or say that these ranks "
-                "are one worker: prlc.join(..., ranks_per_worker=...)."
-            )
-        if any(
-            type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor") for p in model.parameters()
-        ):
-            raise ConfigError(
-                "The model's parameters are sharded over ranks (FSDP or DTensor), which team.train "
-                "cannot average. Give it a model that is whole on every rank."
-            )
-
-
-def _check_alike(number: int, own: dict[str, Any], first: dict[str, Any]) -> None:
-    """Refuse a worker that trains otherwise than worker 0."""
-    others = {*own.get("trained", ())} ^ {*first.get("trained", ())}
-    if others:
-        raise ConfigError(
-            f"Worker {number} trains other parameters than worker 0: {min(others)} trains on one "
-            "of them only. All must train the same."
-        )
-    if own["optimizers"] != first["optimizers"]:
-        raise ConfigError(
-            f"All workers must have the same optimizers, but worker {number} has "
-            f"{own['optimizers']}, and worker 0 has {first['optimizers']}."
-        )
-
-
-def _warn_of_same_data(checksums: Sequence[float | None]) -> None:
-    known: dict[float, int] = {}
-    for worker, checksum in enumerate(checksums):
-        if not checksum:
-            continue
-        if checksum in known:
-            log.warning(
-                "Workers %d and %d had the same gradient in their first step, so they train on the "
-                "same data. Split it: loader = team.shard(loader), or seed it by team.worker.",
-                known[checksum],
-                worker,
-            )
-            return
-        known[checksum] = worker
 
 
 def _same(a: Tensor, b: Tensor | None) -> bool:

@@ -30,10 +30,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from prlc.data.share import Counted, Part, share
+from prlc.engines.processes.agreement import check_models
 from prlc.engines.processes.cluster import Cluster, RunSettings
 from prlc.engines.processes.connection import Connection, connect, local_device
 from prlc.engines.processes.ranks import Ranks
-from prlc.engines.processes.script import Run, TeamRun, check_models
+from prlc.engines.processes.script import Run, TeamRun
 from prlc.engines.processes.server import log
 from prlc.engines.processes.wire import from_bytes, to_bytes
 from prlc.engines.processes.worker import A_DAY
