@@ -61,6 +61,7 @@ class Problem:
     step_ms: float
     bytes: float | None = None
     timed: bool = False
+    methods: tuple[str, ...] = ()
 
     def describe(self, seeds: int) -> str:
         """One sentence that leaves no doubt how small the problem is."""
@@ -123,7 +124,12 @@ class Beyond:
         return [problem for key, problem in known.items() if name in ("all", key)]
 
     def rows_of(self, problem: Problem) -> list[Row]:
-        return [row for row in self.rows if not row.problems or problem.name in row.problems]
+        return [
+            row
+            for row in self.rows
+            if (not row.problems or problem.name in row.problems)
+            and (not problem.methods or row.method in problem.methods)
+        ]
 
     def clocks_of(self, row: Row) -> tuple[str, ...]:
         return row.clocks or tuple(self.networks)
