@@ -153,6 +153,17 @@ def test_all_that_runs_on_a_testbed_is_marked(folder: Path) -> None:
         assert "PRLC_TESTBED" not in os.environ
 
 
+def test_a_process_that_is_starting_a_program_is_marked_too() -> None:
+    for _ in range(60):  # of which ten would be missed
+        command = ["sh", "-c", 'exec sh -c "exec sleep 600"']
+        process = subprocess.Popen(command, env=machine.marked("starting"))
+        try:
+            assert all(process.pid in machine.processes_marked("starting") for _ in range(3))
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_a_process_with_the_number_of_the_owner_is_not_the_owner(folder: Path) -> None:
     record = cleanup.claim("abc")
     assert record.owner_lives

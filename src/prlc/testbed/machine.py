@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _WRITE = (
 
 
 _MARK = "PRLC_TESTBED"  # in the environment of all that belongs to a testbed
+_LOOKS_AGAIN, _BETWEEN_LOOKS = 10, 0.001  # seconds
 
 
 def marked(name: str) -> dict[str, str]:
@@ -46,9 +48,21 @@ def processes_marked(name: str) -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             with suppress(OSError):  # gone meanwhile, or somebody else's
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                if mark in _environment(folder).split(b"\0"):
                     found.append(int(folder.name))
     return found
+
+
+def _environment(process: Path) -> bytes:
+    """A process's environment; while it starts a program it seems to have none for a moment."""
+    content = (process / "environ").read_bytes()
+    for _ in range(_LOOKS_AGAIN):
+        if content:
+            break
+        (process / "exe").readlink()  # fails for the kernel's own, and for who has ended
+        time.sleep(_BETWEEN_LOOKS)
+        content = (process / "environ").read_bytes()
+    return content
 
 
 def run(command: Sequence[str], given: str = "") -> str:
