@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -92,7 +93,7 @@ class ScheduledServer(Server):
         self._taken: list[int] = []
         losses, changes = [], {}
         expected = [worker for worker in role.expects(step) if worker not in self._left]
-        for worker, note in self._notes(expected, what).items():
+        for worker, note in self._notes(expected, what):
             changes[worker] = self.changed = note.kind is Kind.CHANGE
             if note.kind in (Kind.BYE, Kind.CHANGE):
                 self._left.add(worker)
@@ -126,26 +127,27 @@ class ScheduledServer(Server):
         role.finish(step, self.settings.lr(step) if self.settings.lr else self._lr)
         return losses
 
-    def _notes(self, workers: list[int], what: str) -> dict[int, Note]:
-        """The next note about a push of each worker; sends the model to who asks for it.
+    def _notes(self, workers: list[int], what: str) -> Iterator[tuple[int, Note]]:
+        """The next note about a push of each worker, in their order; sends the model to who asks.
 
         Who asks for it, or waits for the others, is listened to again after them: they may wait
         for the model as well.
         """
         found: dict[int, Note] = {}
-        waiting = deque(workers)
-        while waiting:
-            worker = waiting.popleft()
-            note = self._inbox.note(worker, what)
-            if note.kind is Kind.FETCH:
-                self._outbox.model(worker, self.values)
-                self._outbox.flush(worker)
-            if note.kind in (Kind.FETCH, Kind.PAUSE):
-                self._inbox.expect(worker)
-                waiting.append(worker)
-            else:
-                found[worker] = note
-        return {worker: found[worker] for worker in workers}
+        listening = deque(workers)
+        for worker in workers:
+            while worker not in found:
+                other = listening.popleft()
+                note = self._inbox.note(other, what)
+                if note.kind is Kind.FETCH:
+                    self._outbox.model(other, self.values)
+                    self._outbox.flush(other)
+                if note.kind in (Kind.FETCH, Kind.PAUSE):
+                    self._inbox.expect(other)
+                    listening.append(other)
+                else:
+                    found[other] = note
+            yield worker, found[worker]
 
     def _check_changes(self, changes: dict[int, bool], step: int) -> None:
         """All workers must change what trains at the same step."""

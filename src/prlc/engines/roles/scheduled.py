@@ -120,9 +120,10 @@ class PushForm:
         if packing.flat is not None:
             self.codec = Codec(settings.method.up, self.pieces, packing.flat.dtype)
 
-    def zeros(self) -> Vector:
-        """Room for a push of all blocks."""
-        plain, count = self._packing.zeros(self._shard), len(self.pieces)
+    def zeros(self, plain: Vector | None = None) -> Vector:
+        """Room for a push of all blocks; `plain`: of a plain one's numbers, if there is already."""
+        plain = self._packing.zeros(self._shard) if plain is None else [*plain]
+        count = len(self.pieces)
         if self._extra:
             plain += [torch.zeros_like(piece) for piece in plain[:count]]
         if not self._encodes:

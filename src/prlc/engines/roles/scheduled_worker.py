@@ -97,13 +97,11 @@ class ScheduledWorkerRole:
 
     def new_buffer(self) -> PushBuffer:
         """Room for one push."""
-        room = [form.zeros() for form in self._forms]
         if self.settings.encodes:
-            return PushBuffer(room)
+            return PushBuffer([form.zeros() for form in self._forms])
         whole = self._packing.zeros()
-        for shard, own in enumerate(room):
-            views = self._packing.shard(whole, shard)
-            own[: len(views)] = views
+        parts = [self._packing.shard(whole, shard) for shard in range(self._packing.num_shards)]
+        room = [form.zeros(part) for form, part in zip(self._forms, parts, strict=True)]
         return PushBuffer(room, whole)
 
     def target(self, buffer: PushBuffer | None) -> Vector:
