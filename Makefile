@@ -35,7 +35,7 @@ format: $(READY)  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-slow: $(READY)  ## tests that take half a minute or more each
+test-slow: $(READY)  ## what is exhaustive, or takes half a minute by itself
 	$(BIN)/pytest -m slow
 
 test-cifar: $(READY)  ## tests on the real CIFAR-10 (PRLC_DATA_DIR names its folder); minutes

@@ -117,8 +117,8 @@ def arrived(source: Node, target: Node) -> int:
 
 @where_packets_can_get_lost
 def test_packets_get_lost_by_chance() -> None:
-    """1,600 with a standard deviation of 18. What asks for the other's address may get lost, too,
-    and packets with it, so a second look is allowed."""
+    """1,600 with a standard deviation of 18. Now and then more are lost, perhaps with a question
+    for the other's address, so there are five looks; a link that loses none, or half, fails all."""
     with Bed(workers=1, loss=0.2) as bed:
         for source, target in (bed.nodes, bed.nodes[::-1]):
             assert any(1450 < arrived(source, target) < 1750 for _ in range(5))
