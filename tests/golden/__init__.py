@@ -1,7 +1,7 @@
 """Golden traces: what runs gave when they were recorded, to notice what changes them.
 
-`pytest -n 0 --update-golden -m "slow or not slow"` records anew. Counts are compared exactly, sums closely, and on the
-kind of machine that recorded them parameters to the bit.
+`pytest -n 0 --update-golden -m "slow or not slow"` records anew. Counts are compared exactly, sums
+closely, and on the kind of machine that recorded them parameters to the bit.
 """
 
 from __future__ import annotations
