@@ -77,6 +77,7 @@ METHODS: list[Method] = [
             "prlc:0.4:every=2:schedule=staggered:delay=3:blocks=2:up=topk,0.1:down=int8",
             "prlc:0.3:meanwhile=gc:delay=2:up=int4,ef=yes:down=topk,0.2,state=shared",
             "pr:0.5:schedule=exact:meanwhile=snr:down=int8,state=own",
+            "prlc:0.5:every=2:delay=2:blocks=2:meanwhile=ahead:up=topk,0.2,decay=0.9:down=int8",
             "local-sgd:3:sample=0.5:weights=samples:up=bfloat16:down=topk,0.3",
             "scaffold:3:option=1:sample=0.5:up=int8",
             "stc:0.2:sample=0.5",

@@ -15,7 +15,20 @@ from torch import Tensor, nn
 
 from prlc.encodings import Plain
 from prlc.engines import Engine, Job
-from prlc.methods import ASGD, CMFL, LAGPS, LAGWK, LAQ, NSGD, PR, PRLC, SSP, LocalSGD, Method
+from prlc.methods import (
+    ASGD,
+    CMFL,
+    LAGPS,
+    LAGWK,
+    LAQ,
+    NSGD,
+    PR,
+    PRLC,
+    SSP,
+    LocalSGD,
+    Method,
+    parse_method,
+)
 from prlc.methods.compensation import ControlVariates, Share, State
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, WORKER_OPTIMIZERS, choose, set_lr
 
@@ -75,6 +88,16 @@ class TestIdentities:
         for gain, plain in ((0.0, PR(0.3)), (1.0, PRLC(0.3))):
             shared = trained(engine, model, PR(0.3, meanwhile=Share(gain)))
             assert_identical(shared, trained(engine, model, plain))
+
+    def test_ahead_of_messages_that_leave_nothing_out_is_a_share(
+        self, engine: str, model: str
+    ) -> None:
+        """Whatever is sent at once is not waited for; only the own updates since count, by 1/P."""
+        whole = parse_method("local-sgd:4:delay=3:up=topk,1.0,bits=32:meanwhile=ahead")
+        share = LocalSGD(4, delay=3, meanwhile=Share(1 / 6))
+        ours, theirs = (trained(engine, model, method) for method in (whole, share))
+        assert largest_difference(ours, theirs) < 1e-8  # values travel in 32 bits
+        assert largest_difference(ours, trained(engine, model, LocalSGD(4, delay=3))) > 1e-6
 
     @pytest.mark.parametrize("staleness_aware", [False, True])
     def test_asynchronous_alone_is_synchronous(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from prlc.methods.compensation import (
     COMPENSATIONS,
+    Ahead,
     Compensation,
     Context,
     GainCorrection,
@@ -45,7 +46,7 @@ def test_states_are_given_back_not_changed_rule_19(name: str) -> None:
     part.correct(state, rows(1), rows(2))
     part.move(state, rows(1), 0.1)
     new, own = part.use(
-        state, Pulled(rows(3), rows(8), window(4), window(5), hints(), rows(9)), CONTEXT
+        state, Pulled(rows(3), rows(8), window(4), window(5), hints(), rows(9), rows(10)), CONTEXT
     )
     pushed, _, _ = part.push(state, rows(2), window(5), CONTEXT)
     assert pushed.keys() == before.keys()
@@ -65,9 +66,9 @@ def test_workers_together_are_workers_alone_rule_19(name: str) -> None:
             Window(w.total[chosen], w.lr[chosen], w.steps[chosen]) for w in (window(4), window(5))
         )
         for seed in (3, 6):
-            own, extra = rows(seed + 1)[chosen], rows(seed + 2)[chosen]
+            own, extra, left = (rows(seed + k)[chosen] for k in (1, 2, 10))
             state, own, _ = part.push(state, own, seen, CONTEXT)
-            pulled = Pulled(rows(seed)[chosen], own, since, seen, hints(), extra)
+            pulled = Pulled(rows(seed)[chosen], own, since, seen, hints(), extra, left)
             state, own = part.use(state, pulled, CONTEXT)
         state, corrected = part.correct(state, rows(7)[chosen], own)
         return state, own, part.move(state, corrected, 0.1)
@@ -115,6 +116,15 @@ def test_signal_to_noise_at_its_ends(sent: tuple[float, float], gain: float) -> 
     numbers = torch.tensor(sent, dtype=torch.float64)
     state, _ = part.use(part.init(rows(0), CONTEXT), Pulled(rows(3), hints=numbers), CONTEXT)
     assert state["gain"].tolist() == pytest.approx([gain] * P)
+
+
+def test_ahead_adds_the_own_part_of_what_is_still_to_come_rule_2() -> None:
+    part = Ahead()
+    state = part.init(rows(0), CONTEXT)
+    pulled = Pulled(rows(3), since=window(4), residual=rows(5))
+    _, own = part.use(state, pulled, CONTEXT)
+    torch.testing.assert_close(own, rows(3) + (window(4).total + rows(5)) / 4)
+    torch.testing.assert_close(part.move(state, rows(1), 0.1), rows(1) / 4)
 
 
 def test_gain_correction_by_hand() -> None:

@@ -183,6 +183,12 @@ def test_blocks_take_turns_rule_5() -> None:
         ({"sample": 0.5, "pull_ratio": 0.5}, "a pull ratio of 0.5 does not go with sample=0.5"),
         ({"sample": 0.5, "meanwhile": "gc"}, "`gc` learns from a worker's consecutive pulls"),
         ({"sample": 0.5, "meanwhile": "snr"}, "`snr` learns from a worker's consecutive pulls"),
+        ({"meanwhile": "ahead"}, "need an encoding with error feedback, such as up=topk,0.01"),
+        ({"sample": 0.5, "meanwhile": "ahead", "up": "topk"}, "the mean of all workers"),
+        (
+            {"meanwhile": "ahead", "up": "topk", "sends": "displacement"},
+            "a displacement would send it twice",
+        ),
         ({"down": "topk,0.1,decay=0.5"}, "so it takes no decay"),
         ({"down": "plain,state=own"}, "state=own does not go with down=plain"),
         ({"down": "int8,what=mean,state=own"}, "state=own does not go with down=mean"),

@@ -122,6 +122,7 @@ class Pull:
     window: Sum
     hints: Tensor | None
     extra: Tensor
+    residual: Tensor
 
 
 @dataclass
@@ -439,7 +440,8 @@ class Reference(Engine):
             of_block.buffers_since = torch.zeros_like(of_block.buffers_since)
             buffers = model[block.buffers].clone()
             hints, extra = self.server.hints[number], self.server.extra[part].clone()
-            pulls[i] = Pull(number, arriving, buffers, window, hints, extra)
+            left = of_block.residual.clone()
+            pulls[i] = Pull(number, arriving, buffers, window, hints, extra, left)
         return pulls
 
     def _use(self, method: Scheduled, worker: Worker) -> None:
@@ -456,6 +458,7 @@ class Reference(Engine):
             pull.window.window(),
             pull.hints,
             pull.extra[None] if method.meanwhile.sends_extra else None,
+            pull.residual[None] if method.meanwhile.needs_residual else None,
         )
         context = method.context(len(self.workers))
         own.state, parameters = method.meanwhile.use(own.state, pulled, context)

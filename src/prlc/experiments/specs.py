@@ -20,7 +20,7 @@ from prlc.errors import DivergedError
 from prlc.experiments.pool import OnFraction
 from prlc.experiments.settings import ClockOnly, Problem, paper
 from prlc.methods import parse_method
-from prlc.models import build
+from prlc.models import build, cross_entropy
 from prlc.network import Network
 from prlc.optim.schedules import StepDecay
 from prlc.report import Run
@@ -109,7 +109,7 @@ class RunSpec:
 
     def job(self, data: Dataset) -> Job:
         """The run as an engine sees it; the clock needs its sizes."""
-        return make_job(self.model(data), F.cross_entropy, data, Config(**self.settings("cpu")))
+        return make_job(self.model(data), cross_entropy, data, Config(**self.settings("cpu")))
 
     def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None:
         """Train, or resume, or do nothing if the run is finished.
@@ -138,7 +138,7 @@ def finish(
     try:
         api.train(
             model,
-            F.cross_entropy,
+            cross_entropy,
             data,
             folder=folder,
             resume=True,
@@ -271,7 +271,7 @@ def seconds_per_step(model: ClockOnly, method: str, network: Network) -> float:
     inputs = torch.zeros(samples, *model.sample_shape)
     data = Dataset.from_tensors(inputs, torch.arange(samples) % model.classes)
     module = build(model.model, model.sample_shape, model.classes, seed=0)
-    job = make_job(module, F.cross_entropy, data, config)
+    job = make_job(module, cross_entropy, data, config)
     nowhere = torch.device("meta")  # operations are counted, not carried out
     job = replace(job, model=module.to(nowhere), device=nowhere)
     return job.timeline(network).replay([model.steps])[0] / model.steps

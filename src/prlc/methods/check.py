@@ -94,6 +94,11 @@ def _check_sample(m: Scheduled) -> None:
             f"`{m.meanwhile}` learns from a worker's consecutive pulls, which a sample does not "
             "give it: take hold, own or share, or leave out the sample."
         )
+    if m.meanwhile.needs_residual:
+        raise ConfigError(
+            f"`{m.meanwhile}` counts on the mean of all workers, which a sample is not: take hold, "
+            "own or share, or leave out the sample."
+        )
 
 
 def _check_down(m: Scheduled) -> None:
@@ -139,6 +144,16 @@ def _check_meanwhile(m: Scheduled) -> None:
             f"`{part}` exchanges its control variates at the end of every round: it needs a pull "
             "ratio of 1, no delay and one block."
         )
+    if part.needs_residual and m.up.error_feedback is None:
+        raise ConfigError(
+            f"`{part}` counts what messages have left out, so they need an encoding with error "
+            f"feedback, such as up=topk,0.01; got up={m.up}."
+        )
+    if part.needs_residual and m.sends == "displacement":
+        raise ConfigError(
+            f"`{part}` puts what messages have left out into the model, so a displacement would "
+            "send it twice: leave out sends=displacement, or take meanwhile=snr."
+        )
 
 
 def check_optimizer(method: Method, *, plain_sgd: bool) -> None:
@@ -167,7 +182,9 @@ def check_optimizer_at(place: object, method: Method, *, server_optimizer: bool)
             "the optimizer on the workers."
         )
     alike = method.all_pull and method.every == method.blocks == 1 and method.delay == 0
-    if method.in_turn or method.meanwhile.acts_at_push or method.sends == "displacement":
+    part = method.meanwhile
+    of_updates = part.acts_at_push or part.needs_residual
+    if method.in_turn or of_updates or method.sends == "displacement":
         raise ConfigError(
             f"{method.label} is made of the workers' own updates: leave the optimizer on the "
             "workers."

@@ -62,6 +62,8 @@ class Pulled:
     """|mean update|^2 and mean |update|^2 of a push, smoothed, if `needs_hints`."""
     extra: Tensor | None = None
     """The server's vector that rides along, if `sends_extra`."""
+    residual: Tensor | None = None
+    """What the worker's messages had left out when the pull began, if `needs_residual`."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Compensation(ABC):
     needs_own: ClassVar[bool] = False
     #: Whether the server sends signal and noise along with a pull.
     needs_hints: ClassVar[bool] = False
+    #: Whether `use` counts what the worker's messages have left out.
+    needs_residual: ClassVar[bool] = False
     #: Whether `correct` changes gradients.
     corrects: ClassVar[bool] = False
     #: Whether `push` does something at a push step.
@@ -233,6 +237,37 @@ class SignalToNoise(Compensation):
             gain = torch.where(total > 0, (k * S + N / P) / total, gain).expand_as(gain).clone()
         state = {"gain": gain}
         return state, self.ahead(state, pulled.model, pulled.since)
+
+
+@dataclass(frozen=True)
+class Ahead(Compensation):
+    """What is certain of everybody's step: the own part of the mean, said or not yet said.
+
+    With error feedback a message holds part of what a worker did; the rest, e_i, waits. The server
+    will add the mean of all workers' e_j to its model. Of that a worker knows e_i/P, so it goes
+    ahead of the model that it has pulled:
+
+        x_i = model + (e_i + the own updates that the model lacks) / P
+
+    It computes gradients where its own part of what is still to come has already happened, and does
+    not ask for it again. Otherwise error feedback is a delay of 1/share messages, and diverges at
+    step sizes that synchronous SGD takes.
+    """
+
+    name: ClassVar[str] = "ahead"
+    needs_residual: ClassVar[bool] = True
+
+    def init(self, start: Tensor, context: Context) -> State:
+        P = context.num_workers
+        return {"gain": torch.full((len(start),), 1 / P, dtype=torch.float64, device=start.device)}
+
+    def share(self, state: State) -> Tensor:
+        return state["gain"]
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        assert pulled.residual is not None
+        state, own = super().use(state, pulled, context)
+        return state, own + _times(self.share(state), pulled.residual)
 
 
 @dataclass(frozen=True)
@@ -482,6 +517,7 @@ COMPENSATIONS: dict[str, type[Compensation]] = {
         Own,
         Share,
         SignalToNoise,
+        Ahead,
         GainCorrection,
         Proximal,
         Mix,

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from prlc.encodings import Down, Encoding, TopK, parse_encoding
 from prlc.methods.base import Scheduled
 from prlc.methods.compensation import (
+    Ahead,
     Compensation,
     ControlVariates,
     Eager,
-    GainCorrection,
     Hold,
     Mix,
     Own,
@@ -319,20 +319,20 @@ class DeMo(Scheduled):
 
 @dataclass(frozen=True)
 class Whisper(LocalSGD):
-    """Few and small messages both ways; meanwhile, a gain and a drift learnt from the pulls.
+    """Few and tiny messages both ways; a worker goes ahead by its share of what it has not said.
 
     Error feedback, at the workers and in the model that all workers know, makes up later for what a
     message left out. docs/beyond.md derives the parts and tells when they fail.
     """
 
-    every: int = 8
-    up: Encoding = field(default_factory=lambda: TopK(share=0.04, bits=1), kw_only=True)
-    down: Down = field(default_factory=lambda: Down(TopK(share=0.04, bits=1)), kw_only=True)
-    meanwhile: Compensation = field(
-        default_factory=lambda: GainCorrection(beta=0.1, lam=0.0), kw_only=True
-    )
+    every: int = 4
+    up: Encoding = field(default_factory=lambda: TopK(share=0.02, bits=1), kw_only=True)
+    down: Down = field(default_factory=lambda: Down(TopK(share=0.02, bits=1)), kw_only=True)
+    meanwhile: Compensation = field(default_factory=Ahead, kw_only=True)
 
-    summary: ClassVar[str] = "H steps by a learnt gain and drift, then the largest 4% both ways"
+    summary: ClassVar[str] = (
+        "H steps, then the largest 2% both ways; meanwhile, what is certain of the rest"
+    )
     paper: ClassVar[str] = "this project"
     name: ClassVar[str] = "whisper"
     title: ClassVar[str] = "Whisper"

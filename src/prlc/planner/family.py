@@ -24,6 +24,7 @@ class Line:
 VALUES: dict[str, tuple[object, ...]] = {
     "H": (2, 5, 10, 25, 50),
     "r": (0.5, 0.2, 0.1, 0.05),
+    "tiny": ("topk,0.04,bits=1", "topk,0.02,bits=1", "topk,0.01,bits=1"),
     "small": ("int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
 }
 
@@ -37,10 +38,10 @@ FAMILY: tuple[Line, ...] = (
     Line("local-sgd:{H}:up={small}:down={small}"),
     Line("cocod-sgd:{H}"),
     Line("cocod-sgd:{H}:up={small}:down={small}"),
+    Line("whisper:{H}:up={tiny}:down={tiny}"),
     Line("diloco:{H}"),
     # Every step, rare pulls: the paper, and a gain that adapts.
     Line("prlc:{r}"),
-    Line("prlc:{r}:up={small}"),
     Line("prlc:{r}:meanwhile=snr"),
 )
 

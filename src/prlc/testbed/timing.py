@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch.nn import functional as F
 
 from prlc.api import slug
 from prlc.data import load
@@ -18,7 +17,7 @@ from prlc.engines.processes import Cluster
 from prlc.engines.processes.scheduled import ScheduledServer
 from prlc.errors import RunError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
-from prlc.models import build
+from prlc.models import build, cross_entropy
 from prlc.network import Network
 from prlc.runs.config import Config
 from prlc.runs.folder import RunFolder
@@ -122,7 +121,7 @@ def predict_seconds(
         network=network,
     )
     model = build(settings.model, data.sample_shape, data.num_classes, settings.seed)
-    job = make_job(model, F.cross_entropy, data, config)
+    job = make_job(model, cross_entropy, data, config)
     return job.timeline(network).replay([settings.steps])[0]
 
 

@@ -283,7 +283,10 @@ class ScheduledWorkerRole:
                 int(catch_up.missed[self.number]),
                 bool(catch_up.as_model[self.number]),
             )
-        self._pull = _Pull(step, block, missed, as_model, window)
+        left = self._residual[place.parameters] if self._method.meanwhile.needs_residual else None
+        if left is not None and self._method.delay:
+            left = left.clone()
+        self._pull = _Pull(step, block, missed, as_model, window, left)
         return [self._pull_like(shard) for shard in shards]
 
     def _pull_like(self, shard: int) -> Vector:
@@ -326,6 +329,7 @@ class ScheduledWorkerRole:
             pull.window,
             hints,
             self._extra[part][None] if method.meanwhile.sends_extra else None,
+            None if pull.residual is None else pull.residual[None],
         )
         state, own = method.meanwhile.use(state, pulled, self._context)
         self._states[pull.block] = state
@@ -431,6 +435,8 @@ class _Pull:
     as_model: bool
     """Whether it consists of the model itself."""
     window: Window | None
+    residual: Tensor | None
+    """What the worker's messages had left out when it began."""
 
     def state(self) -> dict[str, Any]:
         return vars(self) | {"window": self.window and dict(vars(self.window))}

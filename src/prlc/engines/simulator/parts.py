@@ -46,6 +46,8 @@ class Pulls:
     window: list[Tensor] | None
     hints: Tensor | None
     extra: Tensor | None
+    residual: Tensor | None
+    """What the workers' messages had left out when the pulls began."""
 
 
 class PartsStep:
@@ -374,6 +376,7 @@ class PartsStep:
             self._lr_since[workers, number] = 0.0
             self._steps_since[workers, number] = 0.0
         late = method.delay > 0
+        needs_residual = method.meanwhile.needs_residual
         return Pulls(
             step + method.delay,
             workers,
@@ -383,6 +386,7 @@ class PartsStep:
             window,
             self._hints[number],
             self._extra[part] if method.meanwhile.sends_extra else None,
+            self._residual[workers][:, part] if needs_residual else None,
         )
 
     def _use(self, pulls: Pulls) -> None:
@@ -404,6 +408,7 @@ class PartsStep:
             Window(*pulls.window) if pulls.window else None,
             pulls.hints,
             None if pulls.extra is None else pulls.extra.expand(len(workers), -1),
+            pulls.residual,
         )
         state, own = method.meanwhile.use(state, pulled, self._context)
         _write(self._states[pulls.block], workers, state)

@@ -88,6 +88,15 @@ class Row:
     """Where it competes; empty: everywhere."""
     clocks: tuple[str, ...] = ()
     """Which it is timed on; empty: all."""
+    optimizer: str = ""
+    """In place of the problem's, if its server has a rule of its own."""
+    step: float = 1.0
+    """Where the optimizer is SGD, its step sizes are those of the problem's grid times this."""
+
+    def step_sizes(self, problem: Problem) -> tuple[float, ...]:
+        """Those that it is tried at."""
+        factor = self.step if problem.optimizer == "sgd" else 1.0
+        return tuple(factor * lr for lr in problem.grid)
 
     @property
     def label(self) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.nn import functional as F
 
 from prlc import api
 from prlc.data import Dataset, parse_partition
@@ -25,7 +24,7 @@ from prlc.experiments.specs import (
 )
 from prlc.experiments.sweep import OnWork, Tuned, Work
 from prlc.methods import parse_method
-from prlc.models import build
+from prlc.models import build, cross_entropy
 from prlc.network import Network
 from prlc.optim.schedules import Cosine
 from prlc.report import Run
@@ -79,14 +78,15 @@ class Trial:
     def settings(self, device: str) -> dict[str, Any]:
         """The keyword arguments of `prlc.train`."""
         problem = self.problem
+        optimizer = self.row.optimizer or problem.optimizer
         return {
             "method": parse_method(self.row.method),
             "workers": problem.workers,
             "batch_size": problem.batch_size,
             "steps": self.steps,
             "schedule": Cosine(self.lr),
-            "optimizer": problem.optimizer,
-            "optimizer_at": "workers" if problem.optimizer == "sgd" else self.row.optimizer_at,
+            "optimizer": optimizer,
+            "optimizer_at": "workers" if optimizer == "sgd" else self.row.optimizer_at,
             "partition": parse_partition(problem.partition),
             "network": beyond().networks[self.clock] if self.clock else None,
             "seed": self.seed,
@@ -140,7 +140,7 @@ class Timing:
             return
         data = load_data(self.trial.problem, workspace.data_dir)
         config = Config(**self.trial.settings("cpu"))
-        job = make_job(self.trial.model(data), F.cross_entropy, data, config)
+        job = make_job(self.trial.model(data), cross_entropy, data, config)
         write_times(file, job, self.network, steps)
 
     def load(self, workspace: Workspace) -> dict[int, float]:
@@ -174,7 +174,8 @@ def make_trials(
 def tuning_of(problem: Problem, row: Row) -> list[Trial]:
     clock = beyond().clocks_of(row)[0] if row.arrives else ""
     return [
-        Trial(problem, row, lr, beyond().tuning_seed, clock, tuning=True) for lr in problem.grid
+        Trial(problem, row, lr, beyond().tuning_seed, clock, tuning=True)
+        for lr in row.step_sizes(problem)
     ]
 
 
