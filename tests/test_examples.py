@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch.nn import functional as F
 
+import forks
 import prlc
 from prlc.methods import parse_method
 
@@ -79,38 +80,46 @@ def _train(method: str, **settings: Any) -> tuple[float, tuple[int, int]]:
     return summary["train_loss"], (summary["bytes_up"], summary["bytes_down"])
 
 
-def torchrun(folder: Path, *words: str) -> str:
-    """What two processes of a script print; nothing may be wrong, or seem so."""
-    starter = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    run = subprocess.run(
-        [*starter, "--nproc-per-node", "2", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "is the bound that" not in run.stderr, "lengths have a bound for mistakes alone"
-    return run.stdout
-
-
 @pytest.mark.parametrize(
     ("layout", "workers", "starts"),  # started again, it goes on from its checkpoint
     [("sharded", 2, 1), pytest.param("server", 1, 2, marks=pytest.mark.slow)],
 )
 def test_an_own_loop_under_torchrun(layout: str, workers: int, starts: int, tmp_path: Path) -> None:
-    script = str(EXAMPLES / "torchrun_own_loop.py")
+    starter = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    script = (str(EXAMPLES / "torchrun_own_loop.py"), "--layout", layout, "--epochs", "8")
+    command = [*starter, "--nproc-per-node", "2", *script, "--checkpoint", "own"]
     for _ in range(starts):
-        said = torchrun(tmp_path, script, "--layout", layout, "--checkpoint", "own")
-        assert f"{workers} workers: test accuracy" in said
-        assert float(said.split("accuracy ")[1].rstrip("%\n")) > 80
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert_learnt(run.stdout, run.stderr, workers)
     assert (tmp_path / "own" / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("name", ["lightning_digits", "transformers_digits"])
-def test_a_trainer_with_a_callback(name: str, tmp_path: Path) -> None:
-    said = torchrun(tmp_path, str(EXAMPLES / f"{name}.py"))
-    assert float(said.split("2 workers: test accuracy ")[1].split("%")[0]) > 80
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_trainer_with_a_callback(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EPOCHS", "4")
+    said, errors = tmp_path / "said", tmp_path / "errors"
+    with said.open("w") as output, errors.open("w") as complaints:
+        process = forks.start(
+            *("processes.run_script", library, EXAMPLES / f"{library}_digits.py"),
+            output=output.fileno(),
+            errors=complaints.fileno(),
+        )
+        try:
+            assert process.wait(timeout=200) == 0, errors.read_text()
+        finally:
+            process.kill_all()
+    assert_learnt(said.read_text(), errors.read_text(), workers=2)
+
+
+def assert_learnt(said: str, errors: str, workers: int) -> None:
+    """Nothing may be wrong, or seem so."""
+    assert "is the bound that" not in errors, "lengths have a bound for mistakes alone"
+    accuracy = said.partition(f"{workers} workers: test accuracy ")[2].partition("%")[0]
+    assert float(accuracy) > 80
 
 
 def test_the_benchmark_prints_its_tables(
