@@ -32,11 +32,9 @@ def test_comparing_an_own_model(
     assert (tmp_path / "comparison.png").exists()
 
 
-def test_an_own_method_runs_as_it_stands(tmp_path: Path) -> None:
-    command = [sys.executable, str(OWN)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "OwnMethod r=0.1, setting=2" in run.stdout
+def test_an_own_method_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(OWN), run_name="__main__")
+    assert "OwnMethod r=0.1, setting=2" in capsys.readouterr().out
     assert len(OWN.read_text().splitlines()) < 40
 
 
