@@ -78,18 +78,39 @@ def _train(method: str, **settings: Any) -> tuple[float, tuple[int, int]]:
     return summary["train_loss"], (summary["bytes_up"], summary["bytes_down"])
 
 
-@pytest.mark.parametrize(
-    ("layout", "workers", "starts"),  # started again, it goes on from its checkpoint
-    [("sharded", 2, 1), pytest.param("server", 1, 2, marks=pytest.mark.slow)],
-)
-def test_an_own_loop_under_torchrun(layout: str, workers: int, starts: int, tmp_path: Path) -> None:
+def in_two_processes(folder: Path, library: str, script: str, *arguments: str) -> tuple[str, str]:
+    """What a script prints and complains about, without the imports of a torchrun."""
+    said, errors = folder / "said", folder / "errors"
+    with said.open("w") as output, errors.open("w") as complaints:
+        process = forks.start(
+            *("processes.run_script", library, EXAMPLES / script, *arguments),
+            output=output.fileno(),
+            errors=complaints.fileno(),
+        )
+        try:
+            assert process.wait(timeout=200) == 0, errors.read_text()
+        finally:
+            process.kill_all()
+    return said.read_text(), errors.read_text()
+
+
+def test_an_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("--epochs", "8", "--checkpoint", "own")
+    said, errors = in_two_processes(tmp_path, "sklearn", "torchrun_own_loop.py", *given)
+    assert_learnt(said, errors, workers=2)
+    assert (tmp_path / "own" / "checkpoint.pt").exists()
+
+
+@pytest.mark.slow
+def test_an_own_loop_under_torchrun_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     starter = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    script = (str(EXAMPLES / "torchrun_own_loop.py"), "--layout", layout, "--epochs", "8")
-    command = [*starter, "--nproc-per-node", "2", *script, "--checkpoint", "own"]
-    for _ in range(starts):
+    script = (str(EXAMPLES / "torchrun_own_loop.py"), "--layout", "server", "--checkpoint", "own")
+    command = [*starter, "--nproc-per-node", "2", *script]
+    for _ in range(2):
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
-        assert_learnt(run.stdout, run.stderr, workers)
+        assert_learnt(run.stdout, run.stderr, workers=1)
     assert (tmp_path / "own" / "checkpoint.pt").exists()
 
 
@@ -99,18 +120,7 @@ def test_a_trainer_with_a_callback(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EPOCHS", "4")
-    said, errors = tmp_path / "said", tmp_path / "errors"
-    with said.open("w") as output, errors.open("w") as complaints:
-        process = forks.start(
-            *("processes.run_script", library, EXAMPLES / f"{library}_digits.py"),
-            output=output.fileno(),
-            errors=complaints.fileno(),
-        )
-        try:
-            assert process.wait(timeout=200) == 0, errors.read_text()
-        finally:
-            process.kill_all()
-    assert_learnt(said.read_text(), errors.read_text(), workers=2)
+    assert_learnt(*in_two_processes(tmp_path, library, f"{library}_digits.py"), workers=2)
 
 
 def assert_learnt(said: str, errors: str, workers: int) -> None:

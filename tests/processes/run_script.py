@@ -11,8 +11,8 @@ from .run_cases import end, keep_store
 
 
 def main() -> None:
-    """Arguments: what to import before there are two of us, then the script."""
-    library, script = sys.argv[1:]
+    """Arguments: what to import before there are two of us, the script, and the script's own."""
+    library, script, *arguments = sys.argv[1:]
     importlib.import_module(library)
     store = keep_store()
     os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -21,7 +21,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
-            sys.argv = [script]
+            sys.argv = [script, *arguments]
             runpy.run_path(script, run_name="__main__")
             sys.exit()
         ranks.append(child)
