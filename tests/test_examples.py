@@ -83,7 +83,8 @@ def in_two_processes(folder: Path, library: str, script: str, *arguments: str) -
     said, errors = folder / "said", folder / "errors"
     with said.open("w") as output, errors.open("w") as complaints:
         process = forks.start(
-            *("processes.run_script", library, EXAMPLES / script, *arguments),
+            "processes.run_script",
+            *(library, str(EXAMPLES / script), *arguments),
             output=output.fileno(),
             errors=complaints.fileno(),
         )
