@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch.nn import functional as F
 
+import forks
 import prlc
 from prlc.methods import parse_method
 
@@ -31,11 +32,9 @@ def test_comparing_an_own_model(
     assert (tmp_path / "comparison.png").exists()
 
 
-def test_an_own_method_runs_as_it_stands(tmp_path: Path) -> None:
-    command = [sys.executable, str(OWN)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "OwnMethod r=0.1, setting=2" in run.stdout
+def test_an_own_method_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(OWN), run_name="__main__")
+    assert "OwnMethod r=0.1, setting=2" in capsys.readouterr().out
     assert len(OWN.read_text().splitlines()) < 40
 
 
@@ -79,38 +78,57 @@ def _train(method: str, **settings: Any) -> tuple[float, tuple[int, int]]:
     return summary["train_loss"], (summary["bytes_up"], summary["bytes_down"])
 
 
-def torchrun(folder: Path, *words: str) -> str:
-    """What two processes of a script print; nothing may be wrong, or seem so."""
-    starter = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    run = subprocess.run(
-        [*starter, "--nproc-per-node", "2", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "is the bound that" not in run.stderr, "lengths have a bound for mistakes alone"
-    return run.stdout
+def in_two_processes(folder: Path, library: str, script: str, *arguments: str) -> tuple[str, str]:
+    """What a script prints and complains about, without the imports of a torchrun."""
+    said, errors = folder / "said", folder / "errors"
+    with said.open("w") as output, errors.open("w") as complaints:
+        process = forks.start(
+            "processes.run_script",
+            *(library, str(EXAMPLES / script), *arguments),
+            output=output.fileno(),
+            errors=complaints.fileno(),
+        )
+        try:
+            assert process.wait(timeout=200) == 0, errors.read_text()
+        finally:
+            process.kill_all()
+    return said.read_text(), errors.read_text()
 
 
-@pytest.mark.parametrize(
-    ("layout", "workers", "starts"),  # started again, it goes on from its checkpoint
-    [("sharded", 2, 1), pytest.param("server", 1, 2, marks=pytest.mark.slow)],
-)
-def test_an_own_loop_under_torchrun(layout: str, workers: int, starts: int, tmp_path: Path) -> None:
-    script = str(EXAMPLES / "torchrun_own_loop.py")
-    for _ in range(starts):
-        said = torchrun(tmp_path, script, "--layout", layout, "--checkpoint", "own")
-        assert f"{workers} workers: test accuracy" in said
-        assert float(said.split("accuracy ")[1].rstrip("%\n")) > 80
+def test_an_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("--epochs", "8", "--checkpoint", "own")
+    said, errors = in_two_processes(tmp_path, "sklearn", "torchrun_own_loop.py", *given)
+    assert_learnt(said, errors, workers=2)
     assert (tmp_path / "own" / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("name", ["lightning_digits", "transformers_digits"])
-def test_a_trainer_with_a_callback(name: str, tmp_path: Path) -> None:
-    said = torchrun(tmp_path, str(EXAMPLES / f"{name}.py"))
-    assert float(said.split("2 workers: test accuracy ")[1].split("%")[0]) > 80
+@pytest.mark.slow
+def test_an_own_loop_under_torchrun_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    starter = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    script = (str(EXAMPLES / "torchrun_own_loop.py"), "--layout", "server", "--checkpoint", "own")
+    command = [*starter, "--nproc-per-node", "2", *script]
+    for _ in range(2):
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert_learnt(run.stdout, run.stderr, workers=1)
+    assert (tmp_path / "own" / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_trainer_with_a_callback(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EPOCHS", "4")
+    assert_learnt(*in_two_processes(tmp_path, library, f"{library}_digits.py"), workers=2)
+
+
+def assert_learnt(said: str, errors: str, workers: int) -> None:
+    """Nothing may be wrong, or seem so."""
+    assert "is the bound that" not in errors, "lengths have a bound for mistakes alone"
+    accuracy = said.partition(f"{workers} workers: test accuracy ")[2].partition("%")[0]
+    assert float(accuracy) > 80
 
 
 def test_the_benchmark_prints_its_tables(

@@ -10,12 +10,13 @@ problem recorded again, at whatever scale, replaces the record before.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from generated import fill, table
 
 from prlc.experiments.beyond.settings import SCALES, beyond
 from prlc.methods import parse_method
@@ -64,12 +65,7 @@ def filled(page: str, records: Sequence[Record]) -> str:
         "results": "\n\n".join(map(results, records)),
         "tuning": "\n\n".join(map(tuning, records)),
     }
-    for name, text in parts.items():
-        marked = re.compile(rf"(<!-- {name}: generated -->\n).*?(<!-- end -->)", re.S)
-        page, count = marked.subn(lambda m, text=text: f"{m[1]}\n{text}\n\n{m[2]}", page)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"The page should have one part {name!r}, but has {count}.")
-    return page
+    return fill(page, parts)
 
 
 def verdicts(records: Sequence[Record]) -> str:
@@ -78,7 +74,7 @@ def verdicts(records: Sequence[Record]) -> str:
     order = list(dict.fromkeys(v["claim"] for v in found))
     found.sort(key=lambda v: order.index(v["claim"]))
     lines = [[v["text"], v["setting"], v["measured"], v["outcome"]] for v in found]
-    return _table(["claim", "tried on", "measured", "verdict"], lines)
+    return table(["claim", "tried on", "measured", "verdict"], lines)
 
 
 def results(record: Record) -> str:
@@ -107,7 +103,7 @@ def results(record: Record) -> str:
         f"many; {seeds}."
     )
     picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
-    return f"### {problem['title']}\n\n{about}\n\n{_table(headings, lines)}\n\n{picture}"
+    return f"### {problem['title']}\n\n{about}\n\n{table(headings, lines)}\n\n{picture}"
 
 
 def tuning(record: Record) -> str:
@@ -118,17 +114,12 @@ def tuning(record: Record) -> str:
         edge = "at the edge" if each["at_edge"] else ""
         lines.append([parse_method(each["method"]).label, *cells, edge])
     grid = [f"{lr:g}" for lr, _ in record["tuning"][0]["losses"]]
-    return _table([record["problems"][0]["title"], *grid, ""], lines)
+    return table([record["problems"][0]["title"], *grid, ""], lines)
 
 
 def _loss(loss: float | None, *, bold: bool = False) -> str:
     text = "diverged" if loss is None else f"{loss:.4f}"
     return f"**{text}**" if bold else text
-
-
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [headings, ["---"] * len(headings), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 if __name__ == "__main__":

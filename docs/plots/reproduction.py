@@ -11,12 +11,13 @@ records already in docs/.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from generated import fill, table
 
 from prlc.methods import parse_method
 
@@ -67,12 +68,7 @@ def filled(page: str, records: Sequence[Record]) -> str:
         "tuning": tuning(records),
         "results": results(records),
     }
-    for name, text in parts.items():
-        marked = re.compile(rf"(<!-- {name}: generated -->\n).*?(<!-- end -->)", re.S)
-        page, count = marked.subn(lambda m, text=text: f"{m[1]}\n{text}\n\n{m[2]}", page)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"The page should have one part {name!r}, but has {count}.")
-    return page
+    return fill(page, parts)
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -92,8 +88,8 @@ def summary(records: Sequence[Record]) -> str:
     titles = [f"{column} ({scales[column]} scale)" for column in columns]
     timed = [v for record in records for v in record["verdicts"] if v["task"] == "clock"]
     listed = "; ".join(f"{v['setting'].split(', ')[-1]} {_cell(v)}" for v in timed)
-    table = _table(["figure", "the paper's claim", *titles], lines)
-    return f"{table}\n\nResNet-18's time per step, by the clock alone: {listed}."
+    claims = table(["figure", "the paper's claim", *titles], lines)
+    return f"{claims}\n\nResNet-18's time per step, by the clock alone: {listed}."
 
 
 def details(records: Sequence[Record]) -> str:
@@ -105,7 +101,7 @@ def details(records: Sequence[Record]) -> str:
     for scale, v in verdicts:
         where = v["setting"] if v["task"] == "clock" else f"{v['setting']} ({scale})"
         lines.append([v["figure"], v["text"], where, v["measured"], v["outcome"]])
-    return _table(["figure", "claim", "tried on", "measured", "verdict"], lines)
+    return table(["figure", "claim", "tried on", "measured", "verdict"], lines)
 
 
 def tuning(records: Sequence[Record]) -> str:
@@ -119,7 +115,7 @@ def tuning(records: Sequence[Record]) -> str:
             edge = "at the edge" if each["at_edge"] else ""
             lines.append([parse_method(each["method"]).label, *cells, edge])
         title = f"{record['tasks'][0]['name']}, {record['scale']} scale"
-        tables.append(_table([title, *(f"{lr:g}" for lr in grid), ""], lines))
+        tables.append(table([title, *(f"{lr:g}" for lr in grid), ""], lines))
     return "\n\n".join(tables)
 
 
@@ -142,7 +138,7 @@ def results(records: Sequence[Record]) -> str:
                 ]
             )
     headings = ["setting", "method", "step size", "final training loss", "over the seeds"]
-    return _table([*headings, "test accuracy", "pulls per worker"], lines)
+    return table([*headings, "test accuracy", "pulls per worker"], lines)
 
 
 def _cell(verdict: Record) -> str:
@@ -161,11 +157,6 @@ def _loss(loss: float | None, *, bold: bool = False) -> str:
 
 def _bold(text: str) -> str:
     return f"**{text}**"
-
-
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [headings, ["---"] * len(headings), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 if __name__ == "__main__":

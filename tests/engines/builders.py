@@ -26,6 +26,7 @@ from prlc.network.clock import Arrival, ArrivalClock
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, OptimizerFactory, choose
 
 Build = Callable[[Job], Engine]
+_TRACED: dict[tuple[object, ...], Simulator] = {}
 
 
 def step_decay(step: int) -> float:
@@ -146,9 +147,25 @@ def reference(job: Job) -> Reference:
     return Reference(job, arrivals_of(job))
 
 
-def simulator(chunk: int) -> Callable[[Job], Simulator]:
-    """How to make a simulator that computes `chunk` workers at a time."""
-    return lambda job: Simulator(job, arrivals_of(job), execution=Execution(chunk, 1))
+Arrivals = Callable[[Job], Iterator[Arrival]]
+
+
+def simulator(chunk: int, arrivals: Arrivals = arrivals_of) -> Callable[[Job], Simulator]:
+    """How to make a simulator that computes `chunk` workers at a time.
+
+    Tracing takes longer than most runs, so models of one form share their traces.
+    """
+
+    def make(job: Job) -> Simulator:
+        execution = Execution(chunk, 1)
+        tensors = job.model.state_dict(keep_vars=True).items()
+        form = [(name, t.shape, t.dtype, t.requires_grad) for name, t in tensors]
+        key = (repr(job.model), *form, id(job.loss), id(job.data), execution.vectorise)
+        made = Simulator(job, arrivals(job), execution, like=_TRACED.get(key))
+        _TRACED.setdefault(key, made)  # which keeps loss and data, so that their ids stay theirs
+        return made
+
+    return make
 
 
 def roles(num_shards: int) -> Callable[[Job], InMemory]:
@@ -169,6 +186,11 @@ ENGINE_NAMES = [
     pytest.param(name, marks=pytest.mark.slow)
     if name in ("with a remainder", "one by one")
     else name
+    for name in ENGINES
+]
+#: The same for what follows from one engine for all of them, since they are held equal elsewhere.
+SIMULATOR_FIRST = [
+    name if name == "all at once" else pytest.param(name, marks=pytest.mark.slow)
     for name in ENGINES
 ]
 PLANS = {name: engine for name, engine in ENGINES.items() if name != "reference"}

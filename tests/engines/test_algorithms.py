@@ -40,7 +40,7 @@ from prlc.methods import (
 )
 from prlc.optim.optimizers import SERVER_OPTIMIZERS, choose
 
-from .builders import ENGINE_NAMES, ENGINES, arrivals_of, global_tensors, job_of, run
+from .builders import ENGINES, SIMULATOR_FIRST, arrivals_of, global_tensors, job_of, run
 
 P, STEPS, SEED = 6, 50, 1
 Vector = NDArray[np.float64]
@@ -407,7 +407,7 @@ def trained(engine: str, job: Job) -> Vector:
     return weights(global_tensors(made))
 
 
-@pytest.mark.parametrize("engine", ENGINE_NAMES)
+@pytest.mark.parametrize("engine", SIMULATOR_FIRST)
 class TestAsWritten:
     @pytest.mark.parametrize("r", [0.05, 0.4])
     def test_prlc_and_pr(self, engine: str, r: float) -> None:

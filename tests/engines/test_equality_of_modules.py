@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ FAMILIES: list[Method] = [PRLC(0.3), LocalSGD(5), LAGWK(), ASGD()]
 ADAMW = partial(torch.optim.AdamW, lr=1.0)
 
 
+@cache
 def random_data(inputs: tuple[int, ...], targets: tuple[int, ...], *, classes: int = 0) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(90, *inputs, generator=generator, dtype=torch.float64)
@@ -62,7 +63,7 @@ def test_a_resnet_with_batch_norm() -> None:
 @pytest.mark.parametrize("method", FAMILIES, ids=str)
 def test_mean_squared_error_on_real_valued_targets(method: Method) -> None:
     job = job_of(method, nn.Linear(5, 2).double(), data=random_data((5,), (2,)), loss=F.mse_loss)
-    assert_plans_match_reference(job, steps=50)
+    assert_plans_match_reference(job, steps=20)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def text_job(method: Method, **settings: Any) -> Job:
     return job_of(method, model, data=data, loss=cross_entropy, **settings)
 
 
-@pytest.mark.parametrize("method", FAMILIES, ids=str)
+@pytest.mark.parametrize("method", [PRLC(0.3), ASGD()], ids=str)
 def test_a_transformer(method: Method) -> None:
     assert_plans_match_reference(text_job(method), steps=6, plans=[4])
 

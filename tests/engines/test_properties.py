@@ -32,12 +32,12 @@ from prlc.methods import (
 from prlc.network.traffic import payload_bytes
 
 from .builders import (
-    arrivals_of,
     assert_same_reports,
     global_tensors,
     job_of,
     largest_difference,
     run,
+    simulator,
 )
 
 ratios = st.floats(0.01, 1.0)
@@ -124,7 +124,7 @@ def test_messages_count_the_buffers_that_travel() -> None:
 
 def test_every_method_counts_what_it_reports(any_method: Method) -> None:
     job = job_of(any_method)
-    engine = Simulator(job, arrivals_of(job), execution=Execution(6, 1))
+    engine = simulator(6)(job)
     reports = run(engine, 20)
     assert np.array_equal(engine.traffic.pushes, np.sum([r.pushes for r in reports], 0))
     assert np.array_equal(engine.traffic.pulls, np.sum([r.pulls for r in reports], 0))

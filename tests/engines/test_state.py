@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 import torch
 
-from prlc.engines import Engine, Execution, Job, Reference, Simulator
+from prlc.engines import Engine, Job, Reference, Simulator
 from prlc.errors import CheckpointError, ConfigError
 from prlc.methods import ASGD, LAGPS, LAGWK, PRLC, LocalSGD, Method
 from prlc.network.clock import Arrival
@@ -26,6 +26,7 @@ from .builders import (
     job_of,
     run,
     saved_and_loaded,
+    simulator,
     small_job,
 )
 
@@ -42,7 +43,7 @@ def resumed(kind: str, job: Job) -> Engine:
     """A fresh engine for the second half of the run."""
     if kind == "reference":
         return Reference(job, later_arrivals(job))
-    return Simulator(job, later_arrivals(job), execution=Execution(6, 1))
+    return simulator(6, later_arrivals)(job)
 
 
 def assert_continues(kind: str, job: Job) -> None:

@@ -19,7 +19,8 @@ PAGE = ROOT / "docs" / "beyond.md"
 
 
 @pytest.fixture
-def script() -> dict[str, Any]:
+def script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "plots")
     return runpy.run_path(str(ROOT / "docs" / "plots" / "beyond.py"))
 
 

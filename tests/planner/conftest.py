@@ -34,10 +34,24 @@ def model(digits: Dataset) -> nn.Module:
 
 
 @pytest.fixture(scope="session")
-def quick(model: nn.Module, digits: Dataset) -> Callable[..., Plan]:
+def plan_anew(model: nn.Module, digits: Dataset) -> Callable[..., Plan]:
     """A plan for a few methods, with changes."""
 
     def make(**changes: Any) -> Plan:
         return prlc.plan(model, F.cross_entropy, digits, **{**QUICK, **changes})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def quick(plan_anew: Callable[..., Plan]) -> Callable[..., Plan]:
+    """The same, made once for all tests that ask for the same changes."""
+    made: dict[str, Plan] = {}
+
+    def find(**changes: Any) -> Plan:
+        key = repr(sorted(changes.items()))
+        if key not in made:
+            made[key] = plan_anew(**changes)
+        return made[key]
+
+    return find

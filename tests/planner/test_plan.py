@@ -68,16 +68,16 @@ def test_gradients_go_to_the_server_where_a_method_allows_it(quick: Quick) -> No
     assert {each.candidate.optimizer_at for each in quick().weighed} == {"workers"}
 
 
-def test_the_same_seed_repeats_and_trials_can_be_shared(quick: Quick) -> None:
-    first, second, other = (quick(seed=seed) for seed in (1, 1, 2))
+def test_the_same_seed_repeats_and_trials_can_be_shared(plan_anew: Quick) -> None:
+    first, second, other = (plan_anew(seed=seed) for seed in (1, 1, 2))
     assert first == second
     assert first.target_loss != other.target_loss
-    shared = quick(seed=1, network="wan")  # trains further or less far
-    again = quick(seed=1, trials=shared.trials)
+    shared = plan_anew(seed=1, network="wan")  # trains further or less far
+    again = plan_anew(seed=1, trials=shared.trials)
     assert again.weighed == first.weighed
     assert again.effort.steps < first.effort.steps
     with pytest.raises(ConfigError, match="a plan with other settings"):
-        quick(seed=2, trials=shared.trials)
+        plan_anew(seed=2, trials=shared.trials)
 
 
 def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:

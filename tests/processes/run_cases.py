@@ -115,13 +115,13 @@ class Start:
             return False
         for rank, pid in enumerate(self._pids):
             if self.codes.get(rank) in (None, "stopped"):
-                _kill(pid)
+                end(pid)
                 self.codes.setdefault(rank, "hung")
-        _kill(self._store)
+        end(self._store)
         return True
 
 
-def _kill(pid: int) -> None:
+def end(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 

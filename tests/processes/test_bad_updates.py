@@ -50,7 +50,10 @@ SKIPPED: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "long, lag-ps": ("server", LONG, {"method": "lag-ps"}, 0),
     "long, asgd": ("server", LONG, {"method": "asgd"}, 12),
 }
-SLOW = {"new shape, sharded", "poison, sharded"}
+SLOW = {
+    "new shape, sharded", "poison, sharded", "infinite gradient", "poison, lag-wk", "long, lag-ps",
+    "long, asgd",
+}  # fmt: skip
 LIMIT = 60.0
 
 

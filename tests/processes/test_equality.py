@@ -67,7 +67,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 #: Of these, what roles in memory are tested with as well: `make test-slow`.
 RARE = {
     "lag-wk adamw", "mixed laq", "mixed nesterov", "text", "tiny lag-ps", "window 1 delay",
-    "aligned", "float16", "ternary", "sample", "mean", "tiny parts",
+    "aligned", "float16", "ternary", "sample", "mean", "tiny parts", "momentum", "blocks", "frozen",
+    "mixed parts",
 }  # fmt: skip
 #: The last round is shorter (rule 8); the mean loss of a round is reported at its end.
 SHORTER: dict[str, dict[str, Any]] = {

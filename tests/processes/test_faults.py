@@ -214,18 +214,27 @@ def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [["server"], pytest.param(["worker", "server", "worker"], marks=pytest.mark.slow)],
-    ids=", ".join,
-)
+def test_under_torchrun_a_run_survives_the_loss_of_its_server(
+    tmp_path: Path, ended: dict[str, Ended]
+) -> None:
+    started = Torchrun(tmp_path / "run")
+    try:
+        started.wait_for_new_checkpoint()
+        started.kill(0)
+        assert started.process.wait(timeout=200) == 0, started.said()
+    finally:
+        started.end()
+    assert_same_run(started.run, ended["undisturbed"].folder.parent / "run")
+
+
+@pytest.mark.slow
 def test_under_torchrun_a_run_survives_the_loss_of_anything(
-    tmp_path: Path, ended: dict[str, Ended], lost: list[str]
+    tmp_path: Path, ended: dict[str, Ended]
 ) -> None:
     run = tmp_path / "run"
     started = Torchrun(run)
     try:
-        for who in lost:
+        for who in ("worker", "server", "worker"):
             started.wait_for_new_checkpoint()
             started.kill(0 if who == "server" else random.Random(7).choice([1, 2]))
         started.wait_for_new_checkpoint()

@@ -18,6 +18,8 @@ from prlc.engines import Execution
 from prlc.methods import parse_method
 
 EXECUTION = Execution(chunk=4, threads=1)
+#: Of every family, and with something to remember on each side; slow tests run the whole table.
+SOME = ["prlc:0.3", "diloco:5", "whisper:4", "scaffold:3:sample=0.5", "laq", "lag-ps", "ssp:1"]
 
 
 class BrokenOffError(Exception):
@@ -52,9 +54,7 @@ def assert_resumes(method: prlc.Method, engine: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["simulator", "reference"])
-@pytest.mark.parametrize(
-    "text", ["prlc:0.3", "diloco:5", "whisper:4", "scaffold:3:sample=0.5", "laq", "lag-ps", "ssp:1"]
-)
+@pytest.mark.parametrize("text", SOME)
 def test_a_run_broken_off_resumes_to_the_same_result(
     text: str, engine: str, tmp_path: Path
 ) -> None:
@@ -69,12 +69,22 @@ def test_every_run_broken_off_resumes_to_the_same_result(
     assert_resumes(any_method, engine, tmp_path / "run")
 
 
+def assert_learns(method: prlc.Method) -> None:
+    result = train(method, steps=150)
+    assert result.summary["train_loss"] < 0.5
+    assert result.summary["test_accuracy"] > 0.85
+
+
+@pytest.mark.parametrize("text", SOME)
+def test_a_method_learns(text: str) -> None:
+    assert_learns(parse_method(text))
+
+
+@pytest.mark.slow
 def test_every_method_learns(any_method: prlc.Method) -> None:
     if any_method == prlc.LAGPS(smoothness=1.0):
         any_method = prlc.LAGPS(smoothness=20.0)  # nearer to this problem's: else nobody is asked
-    result = train(any_method, steps=150)
-    assert result.summary["train_loss"] < 0.5
-    assert result.summary["test_accuracy"] > 0.85
+    assert_learns(any_method)
 
 
 def test_the_same_seed_gives_the_same_result_and_another_does_not() -> None:

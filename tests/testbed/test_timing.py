@@ -37,7 +37,7 @@ def test_a_timed_run_equals_that_of_the_simulator(
     prlc: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     code, out, err = prlc(
-        *("testbed", "-w", "2", "--bandwidth", "20MB/s", "-m", "prlc:0.5", "--steps", "8"),
+        *("testbed", "-w", "1", "--bandwidth", "20MB/s", "-m", "prlc:0.5", "--steps", "8"),
         *("--out", tmp_path, "--json"),
     )
     assert code == 0, err
@@ -58,7 +58,7 @@ def simulate(steps: int) -> prlc.Result:
     return prlc.train(
         *(model, F.cross_entropy, data),
         method="prlc:0.5",
-        workers=2,
+        workers=1,
         steps=steps,
         lr=settings.lr,
         schedule="step",

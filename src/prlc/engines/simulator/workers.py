@@ -82,13 +82,15 @@ class StackedWorkers:
         self._lookahead = (0, 0)
         model = copy.deepcopy(job.model).to(job.device)
         self.num_parameters = len(list(model.parameters()))
-        self._function: Gradients
-        self._function_of_one: Gradients
-        if like is None:
-            self._function = Gradients(job, vectorise=execution.vectorise)
-            self._function_of_one = Gradients(job, vectorise=False)
-        else:
-            self._function, self._function_of_one = like._function, like._function_of_one
+        self._functions: dict[bool, tuple[Gradients, Gradients]] = (
+            {} if like is None else like._functions
+        )
+        if (flat is not None) not in self._functions:  # a trace holds for tensors that lie alike
+            self._functions[flat is not None] = (
+                Gradients(job, vectorise=execution.vectorise),
+                Gradients(job, vectorise=False),
+            )
+        self._function, self._function_of_one = self._functions[flat is not None]
         self._form = flat
         self._copies = flat is not None and any(t.dtype != flat.dtype for t in travelling(model))
         with fixed_seed(job, 0):
