@@ -25,7 +25,7 @@ DEFAULT_METHODS = ["nsgd", recommended(), "prlc:0.4", "prlc:0.1", "pr:0.1"]
 DEFAULT_METHODS += [name for name in METHODS if name not in (*DEFAULT_METHODS, "prlc", "pr")]
 
 
-@o.takes_request(model="mlp", lr=0.2)
+@o.takes_request(model="mlp", lr=0.5)
 def compare(
     request: o.Request,
     method: Annotated[
