@@ -27,6 +27,8 @@ class LocalModel:
 
     keeps_rounds = False
     """Whether `values` may stay as they are in steps without a push."""
+    gives_values = False
+    """Whether an update may be written in place of `values`, if a pull replaces them."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class LocalModel:
     @torch.no_grad()
     def refuse(self, update: Vector) -> None:
         """Zero the update and restore the model from `values`, also if its shapes changed."""
-        for flat in update:
+        for flat in update if update is not self.values else ():
             flat.zero_()
         if not self._packing.fits(_detached(self.model)):
             before = zip(self._packing.tensors(self.values), self._packing.own_dtypes, strict=True)
@@ -179,14 +181,15 @@ class ScriptModel(LocalModel):
         packing: Packing,
         *,
         method: Method,
-        keeps_rounds: bool = True,
+        goes_back: bool = False,
     ) -> None:
-        """`model` is what travels of the models."""
+        """`model` is what travels of the models; `goes_back`: it does so if an update is bad."""
         super().__init__(model, models.optimizers[0], packing)
         self._models, self.optimizers = models, models.optimizers
         self._holds = False
         if isinstance(method, Scheduled):
-            self.keeps_rounds = keeps_rounds and method.trivial and method.gain == 1.0
+            self.keeps_rounds = not goes_back and method.trivial and method.gain == 1.0
+            self.gives_values = not goes_back
             # A worker that does not move by its updates would make a change beside the optimizer
             # again at every step, and push it each time.
             always_pulls = method.trivial and method.pull_ratio == 1.0
@@ -266,6 +269,8 @@ class ScriptModel(LocalModel):
         kind = Kind.UPDATE
         if not self._packing.fits(_detached(self.model)):
             kind = Kind.MISSHAPEN
+        elif into is self.values and not is_finite(_detached(self.model)):
+            kind = Kind.INFINITE  # seen while there are still values to go back to
         else:
             self._write_changes(self._pairs(into))
             for place in self._late:
@@ -273,7 +278,7 @@ class ScriptModel(LocalModel):
             for flat, change in zip(into, self._beside, strict=True) if self._beside else ():
                 flat.add_(change)
             self._beside = []
-            if not is_finite(into):
+            if into is not self.values and not is_finite(into):
                 kind = Kind.INFINITE
         if kind is not Kind.UPDATE:
             self.refuse(into)
