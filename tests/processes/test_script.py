@@ -99,6 +99,29 @@ def test_an_update_that_is_not_finite_leaves_the_last_model(text: str, goes_back
     assert all(map(torch.equal, travelling(chosen), before))
 
 
+def test_running_statistics_wait_for_a_backward_pass_as_parameters_do() -> None:
+    """A GAN: one optimizer steps and pulls while a backward pass through the other model waits."""
+    made, judge = nn.BatchNorm1d(2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (made, judge)]
+    models = Models([made, judge], optimizers)
+    chosen = Selection(
+        models.models, [*models.trained(), *(f"0.running_{each}" for each in ("mean", "var"))]
+    )
+    packing = Packing(chosen)
+    local = ScriptModel(chosen, models, packing, method=prlc.NSGD())
+    fake = made(torch.randn(4, 2))
+    local.stepped_by(optimizers[1])
+    for flat in local.values:
+        flat.add_(1.0)
+    local.show()
+    mean = packing.tensors(local.values)[-2]
+    assert torch.equal(judge.bias, packing.tensors(local.values)[3])
+    assert not torch.equal(made.running_mean, mean)  # type: ignore[arg-type]
+    fake.square().sum().backward()
+    local.called(made)
+    torch.testing.assert_close(made.running_mean, mean)
+
+
 def test_workers_that_unfreeze_at_different_steps_are_refused() -> None:
     server = ScheduledServer.__new__(ScheduledServer)
     server.settings = RunSettings(prlc.NSGD(), num_workers=3)

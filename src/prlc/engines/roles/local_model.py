@@ -195,26 +195,27 @@ class ScriptModel(LocalModel):
             always_pulls = method.trivial and method.pull_ratio == 1.0
             self._holds = method.gain == 0.0 and not always_pulls
         self._beside: Vector = []  # made beside the optimizer, part of the model, to be pushed
-        self._others: set[int] = set()  # the parameters of optimizers that do not step now
+        self._others: set[int] = set()  # what belongs to optimizers that do not step now
         self._late: dict[int, Tensor] = {}  # by place: what the model shows instead of its value
         self.touched = False
         """Whether the models are not what the script's own steps make of them."""
 
     def stepped_by(self, optimizer: Optimizer | None) -> None:
         """An optimizer has stepped; None: no backward pass is pending."""
-        self._others = {
-            id(p)
-            for other in self.optimizers
-            if optimizer is not None and other is not optimizer
-            for group in other.param_groups
-            for p in group["params"]
-        }
+        self._others = set()
+        if optimizer is not None and len(self.optimizers) > 1:
+            others = [other for other in self.optimizers if other is not optimizer]
+            self._others = {id(p) for other in others for p in _given_to(other)}
+            stepped = {id(p) for p in _given_to(optimizer)}
+            for model in self._models.models:  # a backward pass looks at running statistics, too
+                if stepped.isdisjoint(map(id, model.parameters())):
+                    self._others |= {id(b) for b in model.buffers()}
         self._catch_up(lambda tensor: id(tensor) not in self._others)
 
     def called(self, model: nn.Module) -> None:
         """A model begins a forward pass."""
         if self._late:
-            own = {id(p) for p in model.parameters()}
+            own = {id(t) for t in (*model.parameters(), *model.buffers())}
             self._catch_up(lambda tensor: id(tensor) in own)
 
     @torch.no_grad()
@@ -306,6 +307,10 @@ class ScriptModel(LocalModel):
             optimizer.load_state_dict(state)
 
 
+def _given_to(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def _detached(model: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in travelling(model)]
 
@@ -313,5 +318,5 @@ def _detached(model: nn.Module) -> list[Tensor]:
 def _is_plain_sgd(model: nn.Module, optimizer: Optimizer) -> bool:
     """Whether each step is -lr times the gradient, for all trained parameters."""
     trained = {id(p) for p in model.parameters() if p.requires_grad}
-    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    given = {id(p) for p in _given_to(optimizer)}
     return trained <= given and is_plain_sgd(optimizer)
