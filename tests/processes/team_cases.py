@@ -231,6 +231,9 @@ def refusals(team: prlc.Team, scaffold: prlc.Team) -> dict[str, str]:
     refused("also", lambda: team.train(other, SGD([other.w], LR), also=[object()]))
     inside = DistributedDataParallel(Point())
     refused("ddp", lambda: team.train(inside, SGD(inside.parameters(), lr=LR)))
+    sharded = Point()
+    sharded.w._local_tensor = sharded.w  # type: ignore[attr-defined]  # as a DTensor has it
+    refused("sharded", lambda: team.train(sharded, SGD(sharded.parameters(), lr=LR)))
     data = TensorDataset(torch.arange(9))
     sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=9, rank=0)
     if team.worker >= 0:
@@ -248,6 +251,21 @@ def differing_rates(team: prlc.Team) -> str:
     except prlc.ConfigError as error:
         return str(error)
     return ""
+
+
+def later_rates(team: prlc.Team) -> list[str]:
+    """Worker 1 changes its learning rate after a step; what this rank warns of."""
+    heard = Heard()
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer):
+        for _ in range(3 * (team.worker >= 0)):
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = LR * (1 + (team.worker == 1))
+    logging.getLogger("prlc").removeHandler(heard)
+    return heard.said
 
 
 def foreign_optimizer(team: prlc.Team) -> str:
@@ -446,6 +464,7 @@ def run(layout: str, folder: Path) -> None:
         "global": lambda: global_models(join("pr:0.3", seed=5)),
         "refused": lambda: refusals(teams["nsgd"], join("scaffold:4")),
         "rates": lambda: differing_rates(join("nsgd")),
+        "later rates": lambda: later_rates(teams["nsgd"]),
         "foreign": lambda: foreign_optimizer(teams["nsgd"]),
         "slow but alive": lambda: slow_but_alive(layout),
         "same data": lambda: same_data(teams["nsgd"]),

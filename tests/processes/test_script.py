@@ -12,7 +12,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import prlc
 from prlc.engines.job import travelling
+from prlc.engines.processes.cluster import RunSettings
+from prlc.engines.processes.scheduled import ScheduledServer
+from prlc.engines.roles.local_model import ScriptModel
+from prlc.engines.roles.notes import Kind
+from prlc.engines.roles.packing import Packing
+from prlc.engines.roles.scheduled import RoleSettings
+from prlc.engines.roles.scheduled_worker import ScheduledWorkerRole
 from prlc.engines.roles.selection import Models, Selection
+from prlc.methods import Scheduled, parse_method
 
 PROJECT = Path(__file__).parents[2]
 
@@ -67,6 +75,59 @@ def test_what_travels_is_looked_up_by_name() -> None:
     first.running_mean = None
     with pytest.raises(prlc.ConfigError, match="'running_mean' has been taken out"):
         travelling(chosen)
+
+
+@pytest.mark.parametrize("text", ["nsgd", "prlc:0.1", "local-sgd:4"])
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_an_update_that_is_not_finite_leaves_the_last_model(text: str, goes_back: bool) -> None:
+    """Also where an update is written in place of the values to go back to."""
+    method = parse_method(text)
+    assert isinstance(method, Scheduled)
+    model = nn.Linear(2, 1)
+    models = Models([model], [torch.optim.SGD(model.parameters(), lr=0.1)])
+    chosen = Selection(models.models, models.trained())
+    packing = Packing(chosen, method=method)
+    local = ScriptModel(chosen, models, packing, method=method, goes_back=goes_back)
+    role = ScheduledWorkerRole(local, packing, 0, RoleSettings(method, 2))
+    update = role.target(role.new_buffer())
+    assert (update is local.values) == (text != "prlc:0.1" and not goes_back)
+    before = [tensor.detach().clone() for tensor in travelling(chosen)]
+    with torch.no_grad():
+        model.weight.add_(1.0)
+        model.bias.fill_(torch.inf)
+    assert local.update(update) is Kind.INFINITE
+    assert all(map(torch.equal, travelling(chosen), before))
+
+
+def test_running_statistics_wait_for_a_backward_pass_as_parameters_do() -> None:
+    """A GAN: one optimizer steps and pulls while a backward pass through the other model waits."""
+    made, judge = nn.BatchNorm1d(2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (made, judge)]
+    models = Models([made, judge], optimizers)
+    chosen = Selection(
+        models.models, [*models.trained(), *(f"0.running_{each}" for each in ("mean", "var"))]
+    )
+    packing = Packing(chosen)
+    local = ScriptModel(chosen, models, packing, method=prlc.NSGD())
+    fake = made(torch.randn(4, 2))
+    local.stepped_by(optimizers[1])
+    for flat in local.values:
+        flat.add_(1.0)
+    local.show()
+    mean = packing.tensors(local.values)[-2]
+    assert torch.equal(judge.bias, packing.tensors(local.values)[3])
+    assert not torch.equal(made.running_mean, mean)  # type: ignore[arg-type]
+    fake.square().sum().backward()
+    local.called(made)
+    torch.testing.assert_close(made.running_mean, mean)
+
+
+def test_workers_that_unfreeze_at_different_steps_are_refused() -> None:
+    server = ScheduledServer.__new__(ScheduledServer)
+    server.settings = RunSettings(prlc.NSGD(), num_workers=3)
+    server._check_changes(dict.fromkeys(range(3), True), 7)
+    with pytest.raises(prlc.ConfigError, match=r"Worker 2 trains .* step 7 on, but worker 0 does"):
+        server._check_changes({0: False, 2: True}, 7)
 
 
 def test_the_page_names_tests_that_exist() -> None:

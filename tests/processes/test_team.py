@@ -287,9 +287,17 @@ def test_what_cannot_work_is_refused_in_a_sentence(found: tuple[str, Path, list[
         assert "object is none" in said["also"]
         assert "SGD without momentum" in said["momentum"]
         assert "averages gradients over" in said["ddp"]
+        assert "sharded over ranks" in said["sharded"]
         assert f"takes part 0 of 9, but this is worker {worker} of 3" in said["sampler"]
         assert "worker 1 has SGD [{'lr': 0.2" in each["rates"]
         assert "not given to team.train steps the model's parameters" in each["foreign"]
+
+
+def test_learning_rates_that_come_apart_are_warned_of_once(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    said = torch.load(found[1] / "0.pt")["later rates"]  # rank 0 serves in both layouts
+    assert said == ["The learning rate of worker 0 is 0.1, that of worker 1 is 0.2."]
 
 
 def test_the_same_data_on_two_workers_is_warned_of(found: tuple[str, Path, list[Found]]) -> None:

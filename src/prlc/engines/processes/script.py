@@ -155,7 +155,15 @@ class TeamRun(Run):
         return parameters | self._models.buffers()
 
     def _copies(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self._floating().items()}
+        """Copies of what may travel: one piece of memory, which is given back as a whole."""
+        copies: dict[str, Tensor] = {}
+        floating = self._floating()
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in floating.values()):
+            own = {n: t.detach() for n, t in floating.items() if (t.dtype, t.device) == kind}
+            flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
+            parts = torch.split(flat, [tensor.numel() for tensor in own.values()])
+            copies |= {n: part.view(own[n].shape) for n, part in zip(own, parts, strict=True)}
+        return copies
 
     def _compare(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         """What every worker says; refuses workers that differ where they must not."""
@@ -194,7 +202,11 @@ class TeamRun(Run):
         floating = self._floating()
         self._trained = {name for name, _ in models.all.named_parameters()} & {*names}
         self._changing = {*names} - self._trained
-        now = {name: floating[name].detach().clone() for name in names if name in self._start}
+        now = {
+            name: floating[name].detach().clone()
+            for name in names
+            if name in self._start and not torch.equal(floating[name], self._start[name])
+        }
         # The models are put back as they were: a backward pass that waits may use them.
         with torch.autograd._unsafe_preserve_version_counter(tuple(floating.values())):  # type: ignore[attr-defined]
             _write(self._start, floating)
@@ -259,7 +271,7 @@ class TeamRun(Run):
                 self._models,
                 packing,
                 method=settings.method,
-                keeps_rounds=settings.on_bad_update == "stop",
+                goes_back=settings.on_bad_update != "stop",
             ),
         )
         self._peer.begin(self.steps_done, parts)

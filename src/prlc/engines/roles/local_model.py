@@ -27,6 +27,8 @@ class LocalModel:
 
     keeps_rounds = False
     """Whether `values` may stay as they are in steps without a push."""
+    gives_values = False
+    """Whether an update may be written in place of `values`, if a pull replaces them."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class LocalModel:
     @torch.no_grad()
     def refuse(self, update: Vector) -> None:
         """Zero the update and restore the model from `values`, also if its shapes changed."""
-        for flat in update:
+        for flat in update if update is not self.values else ():
             flat.zero_()
         if not self._packing.fits(_detached(self.model)):
             before = zip(self._packing.tensors(self.values), self._packing.own_dtypes, strict=True)
@@ -179,39 +181,41 @@ class ScriptModel(LocalModel):
         packing: Packing,
         *,
         method: Method,
-        keeps_rounds: bool = True,
+        goes_back: bool = False,
     ) -> None:
-        """`model` is what travels of the models."""
+        """`model` is what travels of the models; `goes_back`: it does so if an update is bad."""
         super().__init__(model, models.optimizers[0], packing)
         self._models, self.optimizers = models, models.optimizers
         self._holds = False
         if isinstance(method, Scheduled):
-            self.keeps_rounds = keeps_rounds and method.trivial and method.gain == 1.0
+            self.keeps_rounds = not goes_back and method.trivial and method.gain == 1.0
+            self.gives_values = not goes_back
             # A worker that does not move by its updates would make a change beside the optimizer
             # again at every step, and push it each time.
             always_pulls = method.trivial and method.pull_ratio == 1.0
             self._holds = method.gain == 0.0 and not always_pulls
         self._beside: Vector = []  # made beside the optimizer, part of the model, to be pushed
-        self._others: set[int] = set()  # the parameters of optimizers that do not step now
+        self._others: set[int] = set()  # what belongs to optimizers that do not step now
         self._late: dict[int, Tensor] = {}  # by place: what the model shows instead of its value
         self.touched = False
         """Whether the models are not what the script's own steps make of them."""
 
     def stepped_by(self, optimizer: Optimizer | None) -> None:
         """An optimizer has stepped; None: no backward pass is pending."""
-        self._others = {
-            id(p)
-            for other in self.optimizers
-            if optimizer is not None and other is not optimizer
-            for group in other.param_groups
-            for p in group["params"]
-        }
+        self._others = set()
+        if optimizer is not None and len(self.optimizers) > 1:
+            others = [other for other in self.optimizers if other is not optimizer]
+            self._others = {id(p) for other in others for p in _given_to(other)}
+            stepped = {id(p) for p in _given_to(optimizer)}
+            for model in self._models.models:  # a backward pass looks at running statistics, too
+                if stepped.isdisjoint(map(id, model.parameters())):
+                    self._others |= {id(b) for b in model.buffers()}
         self._catch_up(lambda tensor: id(tensor) not in self._others)
 
     def called(self, model: nn.Module) -> None:
         """A model begins a forward pass."""
         if self._late:
-            own = {id(p) for p in model.parameters()}
+            own = {id(t) for t in (*model.parameters(), *model.buffers())}
             self._catch_up(lambda tensor: id(tensor) in own)
 
     @torch.no_grad()
@@ -266,6 +270,8 @@ class ScriptModel(LocalModel):
         kind = Kind.UPDATE
         if not self._packing.fits(_detached(self.model)):
             kind = Kind.MISSHAPEN
+        elif into is self.values and not is_finite(_detached(self.model)):
+            kind = Kind.INFINITE  # seen while there are still values to go back to
         else:
             self._write_changes(self._pairs(into))
             for place in self._late:
@@ -273,7 +279,7 @@ class ScriptModel(LocalModel):
             for flat, change in zip(into, self._beside, strict=True) if self._beside else ():
                 flat.add_(change)
             self._beside = []
-            if not is_finite(into):
+            if into is not self.values and not is_finite(into):
                 kind = Kind.INFINITE
         if kind is not Kind.UPDATE:
             self.refuse(into)
@@ -301,6 +307,10 @@ class ScriptModel(LocalModel):
             optimizer.load_state_dict(state)
 
 
+def _given_to(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def _detached(model: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in travelling(model)]
 
@@ -308,5 +318,5 @@ def _detached(model: nn.Module) -> list[Tensor]:
 def _is_plain_sgd(model: nn.Module, optimizer: Optimizer) -> bool:
     """Whether each step is -lr times the gradient, for all trained parameters."""
     trained = {id(p) for p in model.parameters() if p.requires_grad}
-    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    given = {id(p) for p in _given_to(optimizer)}
     return trained <= given and is_plain_sgd(optimizer)

@@ -33,6 +33,9 @@ class ScheduledWorkerRole:
         #: Whether the model itself remembers the updates of a round.
         self.keeps_rounds = local.keeps_rounds and method.every > 1
         self._direct = (method.every == 1 or self.keeps_rounds) and not settings.encodes
+        #: Whether an update takes the place of the model's values, until a pull replaces it.
+        self._in_place = local.gives_values and self._direct and method.trivial
+        self._in_place &= method.all_pull and method.delay == 0
         self._update = [] if self._direct else packing.zeros()
         self._unsent = packing.zeros() if method.every > 1 and not self.keeps_rounds else []
         self._num_unsent = np.zeros(method.blocks, np.int64)
@@ -99,7 +102,7 @@ class ScheduledWorkerRole:
         """Room for one push."""
         if self.settings.encodes:
             return PushBuffer([form.zeros() for form in self._forms])
-        whole = self._packing.zeros()
+        whole = self.local.values if self._in_place else self._packing.zeros()
         parts = [self._packing.shard(whole, shard) for shard in range(self._packing.num_shards)]
         room = [form.zeros(part) for form, part in zip(self._forms, parts, strict=True)]
         return PushBuffer(room, whole)
