@@ -69,7 +69,7 @@ METHODS: list[Method] = [
     EF21P(),
     STC(0.1),
     DeMo(),
-    Whisper(4),
+    Whisper(),
     # What no preset has: each with several parts, so that they meet.
     *map(
         parse_method,
