@@ -10,6 +10,7 @@ problem recorded again, at whatever scale, replaces the record before.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -96,9 +97,16 @@ def results(record: Record) -> str:
     headings = ["method", "step size", "final loss", "steps", "pulls", "bytes", *clocks]
     seeds = f"{problem['seeds']} seed{'s' if problem['seeds'] > 1 else ''}"
     small = f", images shrunk {problem['shrink']} times" if problem["shrink"] > 1 else ""
+    trained = ""
+    if problem["optimizer"] != "sgd":
+        measured = problem["measure"].replace("_", " ")
+        trained = (
+            f", {problem['optimizer']} (NSGD's on the server), {measured} within "
+            f"{problem['close']:.0%} of NSGD's"
+        )
     about = (
         f"{record['scale'].capitalize()} scale: {problem['samples']:,} samples of {problem['data']}"
-        f"{small}; {problem['workers']} workers, batch {problem['batch_size']}; NSGD "
+        f"{small}; {problem['workers']} workers, batch {problem['batch_size']}{trained}; NSGD "
         f"{problem['steps']:,} steps, the others up to {record['limits']['steps']:g} times as "
         f"many; {seeds}."
     )
@@ -108,13 +116,15 @@ def results(record: Record) -> str:
 
 def tuning(record: Record) -> str:
     """The whole grid: final losses, each method's best in bold."""
-    lines = []
+    lines, grid = [], record["problems"][0]["grid"]
     for each in record["tuning"]:
         cells = [_loss(loss, bold=lr == each["lr"]) for lr, loss in each["losses"]]
         edge = "at the edge" if each["at_edge"] else ""
-        lines.append([parse_method(each["method"]).label, *cells, edge])
-    grid = [f"{lr:g}" for lr, _ in record["tuning"][0]["losses"]]
-    return table([record["problems"][0]["title"], *grid, ""], lines)
+        factor = each["losses"][0][0] / grid[0]
+        label = parse_method(each["method"]).label
+        named = label if math.isclose(factor, 1.0) else f"{label}, at {factor:g} times these"
+        lines.append([named, *cells, edge])
+    return table([record["problems"][0]["title"], *(f"{lr:g}" for lr in grid), ""], lines)
 
 
 def _loss(loss: float | None, *, bold: bool = False) -> str:

@@ -39,7 +39,7 @@ def test_a_line_may_have_a_step_size_of_its_own() -> None:
     [
         (
             "local-sgd:{steps}",
-            "stand for H, r, small, as in local-sgd:{H}; got 'local-sgd:{steps}'",
+            "stand for H, r, tiny, small, as in local-sgd:{H}; got 'local-sgd:{steps}'",
         ),
         ("local-sgd:{H", "Braces in a method"),
         ("local-sgd:{}", "Braces in a method"),
