@@ -36,6 +36,7 @@ def main() -> None:
         {"pixels": torch.tensor(image, dtype=torch.float32) / 16, "labels": int(label)}
         for image, label in zip(images, labels, strict=True)
     ]
+    torch.manual_seed(0)
     model = Digits()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(

@@ -120,7 +120,7 @@ def test_a_trainer_with_a_callback(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EPOCHS", "4")
+    monkeypatch.setenv("EPOCHS", "6")
     assert_learnt(*in_two_processes(tmp_path, library, f"{library}_digits.py"), workers=2)
 
 
