@@ -40,6 +40,7 @@ FAMILY: tuple[Line, ...] = (
     Line("cocod-sgd:{H}:up={small}:down={small}"),
     Line("whisper:{H}:up={tiny}:down={tiny}"),
     Line("diloco:{H}"),
+    Line("sparseloco:{H}"),
     # Every step, rare pulls: the paper, and a gain that adapts.
     Line("prlc:{r}"),
     Line("prlc:{r}:meanwhile=snr"),
