@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from generated import table
+from generated import fill, table
 
-from prlc.experiments.beyond.settings import Row, beyond
+from prlc.experiments.beyond.settings import Problem, Row, beyond
 from prlc.experiments.beyond.trials import Trial
 from prlc.experiments.curves import final_loss
 from prlc.experiments.specs import Workspace
@@ -26,32 +26,36 @@ PROBLEMS = ("logistic", "logistic-skewed", "cnn", "cnn-skewed")
 RATIOS = (0.4, 0.1, 0.01)
 STEP_SIZES = (0.1, 0.01, 0.002)
 METHODS = ("pr:{r}", "prlc:{r}", "prlc:{r}:meanwhile=snr")
-START, END = "<!-- gains -->\n", "<!-- end -->\n"
 
 
-def final(problem: str, method: str, lr: float, workspace: Workspace) -> float:
+def final(problem: Problem, method: str, lr: float, workspace: Workspace) -> float:
     """The training loss after as many steps as NSGD takes; of a run that diverges, infinity."""
-    (known,) = beyond().problems("quick", problem)
-    known = replace(known, tuning_steps=known.steps)
-    trial = Trial(known, Row(method=method), lr, seed=0, tuning=True)
+    as_long = replace(problem, tuning_steps=problem.steps)
+    trial = Trial(as_long, Row(method=method), lr, seed=0, tuning=True)
     trial.make(workspace)
-    return final_loss(trial.load(workspace), known.measure)
+    return final_loss(trial.load(workspace), problem.measure)
 
 
 def main(workspace: Workspace) -> None:
     lines = []
-    for problem, lr, r in product(PROBLEMS, STEP_SIZES, RATIOS):
+    for name, lr, r in product(PROBLEMS, STEP_SIZES, RATIOS):
+        (problem,) = beyond().problems("quick", name)
         losses = [final(problem, method.format(r=r), lr, workspace) for method in METHODS]
         ratio = losses[2] / min(losses[:2])
-        (title,) = (each.title for each in beyond().problems("quick", problem))
         within = "yes" if ratio <= 1.02 else "no"
         lines.append(
-            [title, f"{lr:g}", f"{r:g}", *map("{:.4f}".format, losses), f"{ratio:.3f}", within]
+            [
+                problem.title,
+                f"{lr:g}",
+                f"{r:g}",
+                *map("{:.4f}".format, losses),
+                f"{ratio:.3f}",
+                within,
+            ]
         )
         print(*lines[-1], flush=True)
     head = ["problem", "step size", "r", "PR", "PRLC", "`snr`", "of the better", "within 2%"]
-    before, _, rest = PAGE.read_text().partition(START)
-    PAGE.write_text(before + START + table(head, lines) + "\n" + END + rest.partition(END)[2])
+    PAGE.write_text(fill(PAGE.read_text(), {"gains": table(head, lines)}))
 
 
 if __name__ == "__main__":
