@@ -84,6 +84,7 @@ CHOICES = [
     # error feedback
     "nsgd:up=int2,chunk=16,ef=yes", "nsgd:up=int2,chunk=16,ef=yes,decay=0.9",
     "nsgd:meanwhile=ahead:up=topk,0.2,chunk=16",
+    "local-sgd:4:meanwhile=ahead-snr:up=topk,0.2,bits=1,chunk=16:blocks=2:delay=2",
     "local-sgd:4:meanwhile=ahead:up=int2,ef=yes:delay=4",
     "prlc:0.3:meanwhile=ahead:up=topk,0.2,chunk=16,decay=0.9:delay=3:blocks=2:weights=samples",
     "nsgd:up=topk,0.2,chunk=16,ef=no", "prlc:0.3:up=topk,0.2,chunk=16:blocks=3",

@@ -9,6 +9,7 @@ from torch import Tensor
 from prlc.methods.compensation import (
     COMPENSATIONS,
     Ahead,
+    AheadBySignal,
     Compensation,
     Context,
     GainCorrection,
@@ -127,6 +128,17 @@ def test_ahead_adds_the_own_part_of_what_is_still_to_come_rule_2() -> None:
     torch.testing.assert_close(part.move(state, rows(1), 0.1), rows(1) / 4)
 
 
+def test_ahead_by_signal_takes_as_much_of_what_is_left_as_of_its_updates() -> None:
+    part = AheadBySignal()
+    pulled = Pulled(rows(3), since=window(4), hints=hints(), residual=rows(5))
+    state, own = part.use(part.init(rows(0), CONTEXT), pulled, CONTEXT)
+    gain = float(state["gain"][0])
+    told = Pulled(rows(3), since=window(4), hints=hints())
+    plain, _ = SignalToNoise().use(part.init(rows(0), CONTEXT), told, CONTEXT)
+    assert 1 / P < gain == float(plain["gain"][0]) < 1
+    torch.testing.assert_close(own, rows(3) + gain * (window(4).total + rows(5)))
+
+
 def test_gain_correction_by_hand() -> None:
     """Two pulls of PRLC-GC, written out."""
     part = GainCorrection(beta=0.1, rho=0.5, lam=0.2)
@@ -183,5 +195,5 @@ def test_only_those_that_ask_are_told() -> None:
     asking = {name for name, kind in COMPENSATIONS.items() if kind.needs_hints}
     looking = {name for name, kind in COMPENSATIONS.items() if kind.needs_window}
     correcting = {name for name, kind in COMPENSATIONS.items() if kind.corrects}
-    assert (asking, looking, correcting) == ({"snr"}, {"gc"}, {"prox", "scaffold"})
+    assert (asking, looking, correcting) == ({"snr", "ahead-snr"}, {"gc"}, {"prox", "scaffold"})
     assert all(issubclass(kind, Compensation) for kind in COMPENSATIONS.values())

@@ -271,6 +271,24 @@ class Ahead(Compensation):
 
 
 @dataclass(frozen=True)
+class AheadBySignal(SignalToNoise):
+    """`ahead` with the gain of `snr` in place of 1/P: of what others will say, the part that shows.
+
+    The two numbers are those of the encoded messages. While workers ask for the same, early in
+    training and in long rounds, the gain is large and holds back what all would ask for again;
+    where they ask for noise it is 1/P.
+    """
+
+    name: ClassVar[str] = "ahead-snr"
+    needs_residual: ClassVar[bool] = True
+
+    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
+        assert pulled.residual is not None
+        state, own = super().use(state, pulled, context)
+        return state, own + _times(self.share(state), pulled.residual)
+
+
+@dataclass(frozen=True)
 class GainCorrection(Compensation):
     """PRLC-GC: a drift correction and a least-squares gain, both learnt from consecutive pulls.
 
@@ -518,6 +536,7 @@ COMPENSATIONS: dict[str, type[Compensation]] = {
         Share,
         SignalToNoise,
         Ahead,
+        AheadBySignal,
         GainCorrection,
         Proximal,
         Mix,
