@@ -14,10 +14,11 @@ def run(
     *,
     pulls: float = 1.0,
     seconds: float = 1.0,
+    size: float = 1.0,
     finished: bool = True,
     label: str = "x",
 ) -> Run:
-    """One evaluation per epoch from epoch 0; pulls and seconds grow linearly."""
+    """One evaluation per epoch from epoch 0; pulls, seconds and bytes grow linearly."""
     count = range(len(losses))
     metrics = pd.DataFrame(
         {
@@ -26,6 +27,8 @@ def run(
             "train_loss": list(losses),
             "pulls_per_worker": [pulls * k for k in count],
             "simulated_seconds": [seconds * k for k in count],
+            "bytes_up": [size * k for k in count],
+            "bytes_down": [0.0 for _ in count],
         }
     )
     return Run(label, {}, metrics, {"method": label} if finished else None)

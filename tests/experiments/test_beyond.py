@@ -14,14 +14,22 @@ from prlc.data import DATASETS
 from prlc.engines import Simulator
 from prlc.errors import ConfigError
 from prlc.experiments.beyond.reached import Race, Reached
-from prlc.experiments.beyond.settings import BASELINE, SCALES, Beyond, Row, beyond
-from prlc.experiments.beyond.trials import Trial, timings_of, trials_of, tuning_of
+from prlc.experiments.beyond.settings import BASELINE, CHOSEN, SCALES, Beyond, Row, beyond
+from prlc.experiments.beyond.trials import (
+    Trial,
+    chosen_of,
+    timings_of,
+    trials_of,
+    tuning_of,
+)
 from prlc.experiments.beyond.verdicts import judge
+from prlc.experiments.specs import Workspace
+from prlc.experiments.sweep import Tuned
 from prlc.methods import METHODS, parse_method, recommended
 from prlc.models import MODELS
-from prlc.report import MEASURES, Outcome
+from prlc.report import MEASURES, Outcome, Run
 
-from .builders import series
+from .builders import run, series
 
 Prlc = Callable[..., tuple[int, str, str]]
 
@@ -53,7 +61,7 @@ def test_rows_name_what_exists() -> None:
 
 def test_the_same_effort_for_all() -> None:
     for problem in PROBLEMS:
-        for row in beyond().rows_of(problem):
+        for row in [*beyond().rows_of(problem), *beyond().choices_of(problem)]:
             tuning = tuning_of(problem, row)
             factor = tuning[0].lr / problem.grid[0]
             assert [trial.lr for trial in tuning] == [factor * lr for lr in problem.grid]
@@ -61,6 +69,35 @@ def test_the_same_effort_for_all() -> None:
             assert {trial.steps for trial in tuning} == {problem.tuning_steps}
             longer = 1 if row.method == BASELINE else 2
             assert {t.steps for t in trials_of(problem, row, 0.1, 2)} == {longer * problem.steps}
+
+
+def test_the_choice_is_whoever_gets_there_by_the_fewest_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the tuning seed; if nobody gets there, whoever ends lowest."""
+    problem = replace(SMOKE, chooses=True)
+    names = beyond().choices["sgd"]
+    tuned = [Tuned(problem.name, name, 0.1, ()) for name in ("nsgd", *names)]
+    ends = dict.fromkeys(names, 2.0) | {"nsgd": 1.0}
+    sizes = dict.fromkeys(names, 50.0) | {"nsgd": 100.0}
+
+    def load(trial: Trial, _: Workspace) -> Run:
+        assert trial.seed == beyond().tuning_seed
+        assert not trial.tuning
+        name = trial.row.method
+        return run([3.0, ends[name]], size=sizes[name])
+
+    def chosen() -> str:
+        (row,) = chosen_of(problem, tuned, Workspace(Path()))
+        return row.method
+
+    monkeypatch.setattr(Trial, "load", load)
+    ends[names[2]] = 1.5
+    assert chosen() == names[2]
+    ends |= {names[1]: 1.005, names[3]: 0.9}
+    sizes |= {names[1]: 20.0, names[3]: 30.0}
+    assert chosen() == names[1]
+    assert chosen_of(replace(problem, chooses=False), tuned, Workspace(Path())) == []
 
 
 def test_names_of_trials_and_timings_are_unique() -> None:
@@ -152,9 +189,10 @@ def test_smoke_ends_in_tables_and_is_resumed(
     for file in ("beyond-digits.png", "beyond-digits.svg", "beyond.html", "tuning.csv"):
         assert (out / file).stat().st_size > 0
     record = json.loads((out / "beyond.json").read_text())
-    assert [row["method"] for row in record["results"]] == [
-        r.method for r in beyond().rows_of(SMOKE)
-    ]
+    rows = [row.method for row in beyond().rows_of(SMOKE)]
+    assert [row["method"] for row in record["results"]] == [*rows, CHOSEN]
+    assert record["results"][-1]["chosen"] in beyond().choices["sgd"]
+    assert f"Chosen: {record['results'][-1]['chosen']}" in " ".join(said.split())
     nsgd = record["results"][0]
     assert nsgd["arrived"] == nsgd["seeds"] == 1
     assert nsgd["steps"] <= SMOKE.steps

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prlc.experiments.beyond.settings import BASELINE, Problem, Row, beyond
-from prlc.experiments.beyond.trials import Timing, Trial, step_size, timings_of, trials_of
+from prlc.experiments.beyond.trials import (
+    Timing,
+    Trial,
+    rows_of,
+    step_size,
+    timings_of,
+    trials_of,
+)
 from prlc.experiments.curves import final_loss, first_reached
 from prlc.experiments.specs import Workspace
 from prlc.experiments.sweep import Tuned
@@ -47,7 +54,7 @@ class Race:
 
     problem: Problem
     reached: Mapping[str, Reached]
-    """By method."""
+    """By the name of the row."""
     fastest: Mapping[str, float]
     """By clock: NSGD's time to its own loss on an infinitely fast network."""
 
@@ -58,13 +65,13 @@ class Race:
 
 def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Workspace) -> Race:
     """Read the finished runs."""
-    rows = beyond().rows_of(problem)
+    rows = rows_of(problem, tuned, workspace)
     runs = {row: _runs(problem, row, seeds, tuned, workspace) for row in rows}
     first = next(row for row in rows if row.method == BASELINE)
     finals = [final_loss(run, problem.measure) for run in runs[first][0].runs]
     targets = [(1 + problem.close) * loss for loss in finals]
     reached = {
-        row.method: _reached(problem, row, step_size(tuned, problem, row), series, timed, targets)
+        row.name: _reached(problem, row, step_size(tuned, problem, row), series, timed, targets)
         for row, (series, timed) in runs.items()
     }
     trial = Trial(problem, first, problem.grid[0], seed=0)
@@ -140,9 +147,10 @@ def record_row(race: Race, reached: Reached) -> dict[str, Any]:
     finite = mean(reached.losses) is not None
     return {
         "problem": race.problem.name,
-        "method": reached.row.method,
+        "method": reached.row.name,
         "label": reached.row.label,
         "rival": reached.row.rival,
+        "chosen": reached.row.method if reached.row.choice else None,
         "lr": reached.lr,
         "loss": mean(reached.losses),
         "loss_low": min(reached.losses) if finite else None,

@@ -9,15 +9,26 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
+from prlc.engines import Execution
 from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
 from prlc.methods import Asynchronous, parse_method
 from prlc.network import Network
 
-__all__ = ["BASELINE", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
+__all__ = [
+    "BASELINE",
+    "CHOSEN",
+    "SCALES",
+    "Beyond",
+    "Limits",
+    "Problem",
+    "Row",
+    "beyond",
+]
 
 SCALES = ("smoke", "quick", "full")
 BASELINE = "nsgd"
+CHOSEN = "chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +72,12 @@ class Problem:
     step_ms: float
     bytes: float | None = None
     timed: bool = False
+    chooses: bool = False
     methods: tuple[str, ...] = ()
+
+    def execution(self, device: str) -> Execution | None:
+        """Fixed on a CPU, so that bits repeat."""
+        return Execution(self.chunk, threads=1) if device == "cpu" else None
 
     def describe(self, seeds: int) -> str:
         """One sentence that leaves no doubt how small the problem is."""
@@ -92,6 +108,13 @@ class Row:
     """In place of the problem's, if its server has a rule of its own."""
     step: float = 1.0
     """Where the optimizer is SGD, its step sizes are those of the problem's grid times this."""
+    choice: bool = False
+    """Whether it is one of the settings that a problem chooses from."""
+
+    @property
+    def name(self) -> str:
+        """In records. Of all choices on a problem only the chosen one is there."""
+        return CHOSEN if self.choice else self.method
 
     def step_sizes(self, problem: Problem) -> tuple[float, ...]:
         """Those that it is tried at."""
@@ -100,7 +123,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        return parse_method(self.method).label
+        label = parse_method(self.method).label
+        return f"{label.partition(',')[0]}, chosen" if self.choice else label
 
     @property
     def arrives(self) -> bool:
@@ -117,6 +141,8 @@ class Beyond:
     networks: Mapping[str, Network]
     large: ClockOnly
     rows: tuple[Row, ...]
+    choices: Mapping[str, tuple[str, ...]]
+    """The settings that a problem chooses from, by its optimizer."""
     scales: Mapping[str, Mapping[str, Problem]] = field(repr=False)
 
     def problems(self, scale: str, name: str) -> list[Problem]:
@@ -140,6 +166,10 @@ class Beyond:
             and (not problem.methods or row.method in problem.methods)
         ]
 
+    def choices_of(self, problem: Problem) -> list[Row]:
+        methods = self.choices[problem.optimizer] if problem.chooses else ()
+        return [Row(method=method, choice=True) for method in methods]
+
     def clocks_of(self, row: Row) -> tuple[str, ...]:
         return row.clocks or tuple(self.networks)
 
@@ -162,6 +192,7 @@ def beyond() -> Beyond:
         networks={name: Network.of(own.pop("preset"), **own) for name, own in networks.items()},
         large=ClockOnly(**with_tuples(content["large"])),
         rows=tuple(Row(**with_tuples(own)) for own in content["methods"]),
+        choices={optimizer: tuple(own) for optimizer, own in content["choices"].items()},
         scales={
             scale: {
                 name: Problem(name=name, scale=scale, **with_tuples(own))

@@ -10,9 +10,14 @@ from torch import nn
 
 from prlc import api
 from prlc.data import Dataset, parse_partition
-from prlc.engines import Execution
-from prlc.experiments.beyond.settings import BASELINE, Beyond, Problem, Row, beyond
-from prlc.experiments.curves import final_loss
+from prlc.experiments.beyond.settings import (
+    BASELINE,
+    Beyond,
+    Problem,
+    Row,
+    beyond,
+)
+from prlc.experiments.curves import final_loss, first_reached
 from prlc.experiments.pool import OnFraction, Pool
 from prlc.experiments.specs import (
     CLOCK_MS,
@@ -31,7 +36,7 @@ from prlc.report import Run
 from prlc.runs.config import Config
 from prlc.runs.jobs import make_job
 
-__all__ = ["Timing", "Trial", "choose", "make_trials", "step_size"]
+__all__ = ["Timing", "Trial", "choose", "make_trials", "rows_of", "step_size"]
 
 UNLIMITED = "unlimited"
 
@@ -90,7 +95,7 @@ class Trial:
             "partition": parse_partition(problem.partition),
             "network": beyond().networks[self.clock] if self.clock else None,
             "seed": self.seed,
-            "execution": Execution(problem.chunk, threads=1) if device == "cpu" else None,
+            "execution": problem.execution(device),
             "device": device,
             "eval_every": self._eval_every,
             "eval_samples": problem.eval_samples or None,
@@ -156,19 +161,67 @@ def make_trials(
 ) -> list[Tuned]:
     """Tune every method, then make its runs; returns the step sizes.
 
-    The same grid, the same number of short runs and the same criterion for every method.
+    The same grid, the same number of short runs and the same criterion for every method. Where a
+    problem chooses, it tunes each choice alike and rehearses it once.
     """
     ordered = sorted(problems, key=lambda problem: -problem.step_ms)
     each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
+    choices = [(problem, row) for problem in ordered for row in beyond().choices_of(problem)]
     timings = [timing for problem, row in each for timing in timings_of(problem, row)]
     expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
+    expected += [Trial(p, row, p.grid[0], beyond().tuning_seed) for p, row in choices]
     work = Work(workspace, pool, on_work, expected=sum(trial.cost for trial in expected))
-    work.run([*(t for problem, row in each for t in tuning_of(problem, row)), *timings])
-    tuned = [choose(problem, row, workspace) for problem, row in each]
+    tuning = [t for problem, row in [*each, *choices] for t in tuning_of(problem, row)]
+    work.run(_once([*tuning, *timings]))
+    unlike = {(problem, row.method): row for problem, row in [*choices, *each]}
+    tuned = [choose(problem, row, workspace) for (problem, _), row in unlike.items()]
     work.expected = 0.0
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in each]
-    work.run([t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])])
+    runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
+    work.run(_once([*runs, *(t for problem in ordered for t in rehearsals(problem, tuned))]))
+    chosen = [(p, row) for p in ordered for row in chosen_of(p, tuned, workspace)]
+    sizes = [(p, row, step_size(tuned, p, row)) for p, row in chosen]
+    runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
+    work.run(_once([*runs, *(t for problem, row in chosen for t in timings_of(problem, row))]))
     return tuned
+
+
+def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> list[Trial]:
+    """NSGD and each choice, at its step size, at full length on the tuning seed; NSGD first."""
+    choices = beyond().choices_of(problem)
+    rows = [Row(method=BASELINE, optimizer_at="server"), *choices] if choices else []
+    return [
+        Trial(problem, row, step_size(tuned, problem, row), beyond().tuning_seed) for row in rows
+    ]
+
+
+def chosen_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
+    """Of the choices, the one with the fewest bytes to NSGD's loss, or else the lowest loss.
+
+    None if there are none.
+    """
+    trials = rehearsals(problem, tuned)
+    if not trials:
+        return []
+    baseline, *runs = [trial.load(workspace) for trial in trials]
+    target = (1 + problem.close) * final_loss(baseline, problem.measure)
+
+    def cost(run: Run) -> tuple[float, float]:
+        size = first_reached(run, "bytes", target, problem.measure)
+        return size, final_loss(run, problem.measure)
+
+    best = min(range(len(runs)), key=lambda number: cost(runs[number]))
+    return [trials[1 + best].row]
+
+
+def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
+    """The rows of a problem's table, once its runs are made."""
+    return [*beyond().rows_of(problem), *chosen_of(problem, tuned, workspace)]
+
+
+def _once(specs: Sequence[Trial | Timing]) -> list[Trial | Timing]:
+    """Without those of the same name: a choice may be a row as well."""
+    return list({spec.name: spec for spec in specs}.values())
 
 
 def tuning_of(problem: Problem, row: Row) -> list[Trial]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prlc.experiments.beyond.reached import Race, Reached, mean
-from prlc.experiments.beyond.settings import beyond
+from prlc.experiments.beyond.settings import CHOSEN, beyond
 from prlc.experiments.claims import ClaimVerdict, Finding
 from prlc.experiments.curves import Ratio, ratio
 from prlc.experiments.specs import seconds_per_step
@@ -24,15 +24,13 @@ ASGD = "asgd"
 
 def judge(race: Race) -> Iterator[ClaimVerdict]:
     """Every claim that is made on a problem."""
-    limits, problem = beyond().limits, race.problem
+    limits = beyond().limits
     own, label = race.reached[recommended()], race.reached[recommended()].row.label
     yield _verdict(race, "loss", f"{label} ends at most at NSGD's loss", same_loss(race, own))
-    if problem.bytes is not None:
-        text = f"{label} needs at most 1/{1 / problem.bytes:,.0f} of NSGD's bytes"
-        yield _verdict(race, "bytes", text, fewer_bytes(race, own, problem.bytes))
-    text = f"no rival gets to NSGD's loss by fewer bytes than {label}"
-    yield _verdict(race, "rivals", text, against_rivals(race, own))
-    if not problem.timed:
+    yield from _about_bytes(race, own, label)
+    if CHOSEN in race.reached:
+        yield from _about_bytes(race, race.reached[CHOSEN], "the chosen setting", "chosen-")
+    if not race.problem.timed:
         return
     for clock in own.seconds:
         text = f"{label} takes at most {limits.time:g} times the time of computing alone"
@@ -41,6 +39,15 @@ def judge(race: Race) -> Iterator[ClaimVerdict]:
         text = f"{label} takes at most {limits.asgd:g} of ASGD's time with a model of 44.7 MB"
         for clock in race.reached[ASGD].seconds:
             yield _verdict(race, "asgd", text, time_of_asgd(race, own, clock), clock)
+
+
+def _about_bytes(race: Race, own: Reached, label: str, key: str = "") -> Iterator[ClaimVerdict]:
+    limit = race.problem.bytes
+    if limit is not None:
+        text = f"{label} needs at most 1/{1 / limit:,.0f} of NSGD's bytes"
+        yield _verdict(race, f"{key}bytes", text, fewer_bytes(race, own, limit))
+    text = f"no rival gets to NSGD's loss by fewer bytes than {label}"
+    yield _verdict(race, f"{key}rivals", text, against_rivals(race, own))
 
 
 def same_loss(race: Race, own: Reached) -> Finding:
