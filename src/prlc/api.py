@@ -159,7 +159,7 @@ class Comparison:
         return report.winners(self.results)
 
     def plot(self, path: Path | str | None = None, title: str | None = None) -> Any:
-        """Loss against steps, pulls and simulated time; saved if a path is given."""
+        """Loss against steps, traffic and simulated time; saved if a path is given."""
         return report.plot_runs(self.results, path, title)
 
     def page(

@@ -52,7 +52,7 @@ def compare(
     """Train the same model on the same data by several methods, and show what each one cost.
 
     Prints a table (training loss, test accuracy, pulls, bytes, simulated time) and who won on bytes
-    and on time among those within 2% of NSGD's loss, draws the loss against steps, pulls and
+    and on time among those within 2% of NSGD's loss, draws the loss against steps, traffic and
     simulated time, and writes report.html: one interactive page that needs no network.
 
     `prlc compare`                                          built-in digits, no network needed

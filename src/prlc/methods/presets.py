@@ -325,13 +325,13 @@ class Whisper(LocalSGD):
     message left out. docs/beyond.md derives the parts and tells when they fail.
     """
 
-    every: int = 4
-    up: Encoding = field(default_factory=lambda: TopK(share=0.02, bits=1), kw_only=True)
-    down: Down = field(default_factory=lambda: Down(TopK(share=0.02, bits=1)), kw_only=True)
+    every: int = 5
+    up: Encoding = field(default_factory=lambda: TopK(share=0.025, bits=1), kw_only=True)
+    down: Down = field(default_factory=lambda: Down(TopK(share=0.025, bits=1)), kw_only=True)
     meanwhile: Compensation = field(default_factory=Ahead, kw_only=True)
 
     summary: ClassVar[str] = (
-        "H steps, then the largest 2% both ways; meanwhile, what is certain of the rest"
+        "H steps, then the largest 2.5% both ways; meanwhile, what is certain of the rest"
     )
     paper: ClassVar[str] = "this project"
     name: ClassVar[str] = "whisper"

@@ -37,7 +37,8 @@ MEASURES = {
     "test_accuracy": "test accuracy",
 }
 
-_DEFAULT_AXES = ("step", "pulls_per_worker", "simulated_seconds")
+_DEFAULT_AXES = ("step", "bytes", "simulated_seconds")
+_UNLIKE = 20.0  # from the first curve to end to the last; on a linear axis the first would vanish
 
 
 def known_axes(charts: Sequence[Chart], axes: Iterable[str]) -> list[str]:
@@ -154,7 +155,7 @@ def styles(charts: Sequence[Chart]) -> dict[str, Style]:
 def plot_runs(
     results: Sequence[Result], path: Path | str | None = None, title: str | None = None
 ) -> Figure:
-    """Training loss against steps, pulls and simulated time; saved if a path is given."""
+    """Training loss against steps, traffic and simulated time; saved if a path is given."""
     series = tuple(Series(run.label, (run,)) for run in map(Run.of, results))
     figure = draw_charts([Chart("", series)], title=title)
     if path is not None:
@@ -242,6 +243,10 @@ def _draw_row(
         size, label = scaled(column, float(pd.concat(band["x"] for band in bands).max()))
         for series, band in zip(chart.series, bands, strict=True):
             _draw_curve(panel, series, band.assign(x=band["x"] / size), look[series.label])
+        ends = [float(band["x"].max()) for band in bands]
+        if max(ends) > _UNLIKE * min(ends) > 0:
+            panel.set_xscale("log", nonpositive="mask")
+            panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if y == "test_accuracy":
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         elif suits_log(chart, y):

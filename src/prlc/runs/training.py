@@ -78,7 +78,7 @@ class Result:
         return cls(method, model, folder.metrics(), folder.summary(), folder.path)
 
     def plot(self, path: Path | str | None = None) -> Figure:
-        """Loss against steps, pulls and simulated time; saved if a path is given."""
+        """Loss against steps, traffic and simulated time; saved if a path is given."""
         from prlc.report import plot_runs  # matplotlib is slow to import
 
         return plot_runs([self], path)
