@@ -94,8 +94,8 @@ def test_the_choice_is_whoever_gets_there_by_the_fewest_bytes(
     monkeypatch.setattr(Trial, "load", load)
     ends[names[2]] = 1.5
     assert chosen() == names[2]
-    ends |= {names[1]: 1.005, names[3]: 0.9}
-    sizes |= {names[1]: 20.0, names[3]: 30.0}
+    ends |= {names[1]: 0.99, names[3]: 0.9, names[4]: 1.005}
+    sizes |= {names[1]: 20.0, names[3]: 30.0, names[4]: 1.0}
     assert chosen() == names[1]
     assert chosen_of(replace(problem, chooses=False), tuned, Workspace(Path())) == []
 
