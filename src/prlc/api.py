@@ -62,7 +62,7 @@ def train(
     loss: called with the module's output and the targets; gives the mean over the batch.
     data: a `prlc.Dataset`, a `TensorDataset`, `(inputs, targets)`, or a training and a test pair.
     method: a `prlc.Method` such as `prlc.PRLC(pull_ratio=0.1)`, or text such as "prlc:0.1"; None:
-        the recommended one, or `nsgd` if the optimizer runs on the server.
+        the recommended one, as suits the optimizer, or `nsgd` if that runs on the server.
     workers, batch_size: how many workers, and the samples that each takes in a step.
     epochs or steps: how long; 10 epochs if neither is given. An epoch is as many samples as
         `data` has, over all workers.
@@ -94,7 +94,7 @@ def train(
     if epochs is None and steps is None:
         epochs = 10.0
     config = Config(
-        method=parse_method(usual_method(optimizer_at) if method is None else method),
+        method=parse_method(usual_method(optimizer, optimizer_at) if method is None else method),
         workers=workers,
         batch_size=batch_size,
         epochs=epochs,

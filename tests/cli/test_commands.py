@@ -167,6 +167,25 @@ def test_train_chooses_a_new_folder_each_time(
     assert names == ["0001-whisper-logistic-digits", "0002-whisper-logistic-digits"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "method"),
+    [
+        ("--optimizer momentum", "whisper"),
+        ("--optimizer adamw", "whisper:16:up=topk,bits=1,decay=0.95:down=topk,0.05,bits=1:"),
+        ("--optimizer adamw --optimizer-at server", "nsgd"),
+        ("--optimizer adamw -m whisper", "whisper"),
+    ],
+)
+def test_without_a_method_train_takes_what_suits_the_optimizer(
+    prlc: Prlc, tmp_path: Path, arguments: str, method: str
+) -> None:
+    code, out, _ = prlc("train", *arguments.split(), *QUICK, "--out", tmp_path / "r", "--json")
+    assert code == 0
+    taken = json.loads((tmp_path / "r" / "config.json").read_text())["method"]
+    assert taken == method or (method.endswith(":") and taken.startswith(method))
+    assert json.loads(out)["train_loss"] < 2.3
+
+
 def test_train_writes_tensorboard_events_on_request(prlc: Prlc, tmp_path: Path) -> None:
     code, _, _ = prlc("train", *QUICK, "--out", tmp_path / "r", "--tensorboard")
     assert code == 0

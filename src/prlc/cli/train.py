@@ -36,7 +36,7 @@ def train(
             "--method",
             "-m",
             help="Method: see `prlc methods`; prlc:0.1 sets r as well; FILE.py:CLASS is your own "
-            f"(default: {recommended()}; nsgd with --optimizer-at server).",
+            f"(default: {recommended()}, as suits the optimizer; nsgd with --optimizer-at server).",
         ),
     ] = None,
     pull_ratio: Annotated[
@@ -168,7 +168,9 @@ class _Own:
 
     def text(self, request: o.Request) -> str:
         """The method as it was typed."""
-        return usual_method(request.optimizer_at) if self.method is None else self.method
+        if self.method is not None:
+            return self.method
+        return usual_method(request.optimizer, request.optimizer_at)
 
     def chosen(self, request: o.Request) -> Method:
         options = {"pull_ratio": self.pull_ratio, "every": self.every}

@@ -39,6 +39,8 @@ FAMILY: tuple[Line, ...] = (
     Line("cocod-sgd:{H}"),
     Line("cocod-sgd:{H}:up={small}:down={small}"),
     Line("whisper:{H}:up={tiny}:down={tiny}"),
+    Line("whisper:{H}:up=topk,0.02,bits=1:down=topk,0.04,bits=1:meanwhile=ahead-snr"),
+    Line("whisper:{H}:up=topk,bits=1,decay=0.95:down=topk,0.05,bits=1:meanwhile=ahead-snr"),
     Line("diloco:{H}"),
     Line("sparseloco:{H}"),
     # Every step, rare pulls: the paper, and a gain that adapts.

@@ -30,7 +30,7 @@ from prlc.runs.config import Config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRIALS = 400  # more than the family has with a constant step size
+TRIALS = 500  # more than the family has with a constant step size
 
 
 @dataclass(frozen=True)

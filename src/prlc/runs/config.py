@@ -129,9 +129,19 @@ class Config:
         return find_runtime(self.engine)(execution=self.execution, cluster=self.cluster)
 
 
-def usual_method(optimizer_at: str) -> str:
+#: The recommended method's settings for optimizers whose steps do not shrink with the gradient:
+#: rarer messages, and remainders that fade (docs/beyond.md).
+_WITH = {
+    "adamw": ":16:up=topk,0.01,bits=1,decay=0.95:down=topk,0.05,bits=1:meanwhile=ahead-snr",
+}
+
+
+def usual_method(optimizer: object, optimizer_at: str) -> str:
     """The default method; with the optimizer on the server, synchronous SGD."""
-    return "nsgd" if optimizer_at == "server" else recommended()
+    if optimizer_at == "server":
+        return "nsgd"
+    name = optimizer.partition(",")[0] if isinstance(optimizer, str) else ""
+    return recommended() + _WITH.get(name, "")
 
 
 def check_device(name: str) -> torch.device:
