@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,13 @@ def test_axes_are_in_units_that_read_well() -> None:
     assert time.get_xlabel() == "simulated time (minutes)"
     ends = [np.asarray(panel.get_lines()[0].get_xdata())[-1] for panel in (traffic, time)]
     assert ends == [40.0, 5.0]
+
+
+def test_axes_on_which_curves_end_far_apart_are_logarithmic() -> None:
+    frugal = make_run("stc")
+    short = replace(frugal, metrics=frugal.metrics.assign(bytes_up=1e3, bytes_down=1e3))
+    panels = draw_charts([Chart("", (NSGD, make_series(short)))], ["step", "bytes"]).subfigs[0].axes
+    assert [panel.get_xscale() for panel in panels] == ["linear", "log"]
 
 
 @pytest.mark.parametrize(
