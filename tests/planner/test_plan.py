@@ -19,7 +19,7 @@ from prlc.data import Dataset, load_digits
 from prlc.errors import ConfigError
 from prlc.models import build
 from prlc.network import Network
-from prlc.planner import Candidate, Plan, Price, render
+from prlc.planner import Candidate, Plan, Price, recommend, render
 from prlc.planner.family import candidates
 
 from .conftest import QUICK
@@ -87,6 +87,15 @@ def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:
     assert len(few.weighed) <= 7 < len(whole.weighed)
     assert few.effort.steps < whole.effort.steps
     assert len({each.candidate.method for each in few.weighed}) > 3
+
+
+def test_a_model_that_computes_for_long_gets_fewer_trials(
+    quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [f"local-sgd:{every}" for every in range(2, 14)]
+    assert len(quick(methods=methods, network="mobile").weighed) > 40
+    monkeypatch.setattr(recommend, "flops_per_step", lambda _: 1e12)
+    assert 1 < len(quick(methods=methods, network="wan").weighed) <= 41
 
 
 def test_a_target_may_be_given(quick: Quick) -> None:

@@ -69,8 +69,12 @@ def plan(
         int, typer.Option(help="Steps of NSGD, which set the target; trials take at most twice.")
     ] = 200,
     trials: Annotated[
-        int, typer.Option(help="Pairs of method and step size to begin with, at most.")
-    ] = planner.TRIALS,
+        int | None,
+        typer.Option(
+            help="Pairs of method and step size to begin with, at most (default: 500, or fewer for "
+            "a model that computes for long)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the plot and plan.json (default: runs/NNNN-plan)."),

@@ -2,14 +2,13 @@
 
 from prlc.planner.cost import GOALS, Cost, Price
 from prlc.planner.family import FAMILY, Line
-from prlc.planner.recommend import TRIALS, Plan, plan
+from prlc.planner.recommend import Plan, plan
 from prlc.planner.search import Choice, SearchProgress
 from prlc.planner.trials import Candidate, Trials
 
 __all__ = [
     "FAMILY",
     "GOALS",
-    "TRIALS",
     "Candidate",
     "Choice",
     "Cost",

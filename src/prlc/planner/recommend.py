@@ -14,6 +14,7 @@ from torch import nn
 
 from prlc.data import Dataset, Partition, parse_partition
 from prlc.engines import Execution, Loss
+from prlc.engines.job import flops_per_step
 from prlc.errors import ConfigError
 from prlc.methods import NSGD
 from prlc.methods.check import PLACES
@@ -24,13 +25,16 @@ from prlc.optim.schedules import parse_lr_schedule
 from prlc.planner.cost import GOALS, Price, infinitely_fast, saved_if_free
 from prlc.planner.family import FAMILY, Line, candidates
 from prlc.planner.search import Choice, OnSearch, Search
-from prlc.planner.trials import Trials
+from prlc.planner.trials import Candidate, Trials
 from prlc.runs.config import Config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRIALS = 500  # more than the family has with a constant step size
+_TRIALS = 500  # more than the family has with a constant step size
+_FEWEST_TRIALS = 40
+_OPERATIONS = 3e13  # of all trials together: about a quarter of an hour on two cores
+_TRAINED = 0.6  # of the steps of all trials, if each ran for as long as NSGD
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def plan(
     learning_rates: Sequence[float] | None = None,
     target_loss: float | None = None,
     steps: int = 200,
-    most_trials: int = TRIALS,
+    most_trials: int | None = None,
     workers: int = 20,
     batch_size: int = 10,
     optimizer: str | OptimizerFactory = "sgd",
@@ -142,7 +146,7 @@ def plan(
         within 1%.
     steps: of NSGD's run; no trial is longer than twice that.
     most_trials: pairs of method and step size to begin with. If there are more, some are left out,
-        evenly in the order of their price.
+        evenly in the order of their price. None: 500, or fewer for a model that computes for long.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
         as a whole.
@@ -152,7 +156,7 @@ def plan(
     check_choice("goal", goal, GOALS)
     if optimizer_at is not None:
         check_choice("optimizer_at", optimizer_at, PLACES)
-    if type(most_trials) is not int or most_trials < 1:
+    if most_trials is not None and (type(most_trials) is not int or most_trials < 1):
         raise ConfigError(f"A plan needs at least 1 trial, but most_trials is {most_trials!r}.")
     if learning_rates is not None and not learning_rates:
         raise ConfigError("Give at least one learning rate to choose from, or none to find them.")
@@ -188,7 +192,7 @@ def plan(
     )
     family = candidates(methods)
     nsgd = search.nsgd
-    weighed = search.run(family, most_trials)
+    weighed = search.run(family, most_trials or _affordable(trials))
     chosen = weighed[0]
     nsgd_job = trials.job(dataclasses.replace(nsgd.candidate, steps=nsgd.steps))
     chosen_job = trials.job(dataclasses.replace(chosen.candidate, steps=chosen.steps))
@@ -206,6 +210,14 @@ def plan(
         optimizer=optimizer,
         trials=trials,
     )
+
+
+def _affordable(trials: Trials) -> int:
+    """How many trials of this model a plan begins with; the same on every machine."""
+    job = trials.job(Candidate(NSGD(), "workers", 1.0, trials.steps))
+    step = flops_per_step(job) * job.num_workers
+    many = int(_OPERATIONS / (_TRAINED * trials.steps * max(1.0, step)))
+    return min(_TRIALS, max(_FEWEST_TRIALS, many))
 
 
 def _row(choice: Choice) -> dict[str, Any]:
