@@ -72,7 +72,7 @@ class Problem:
     step_ms: float
     bytes: float | None = None
     timed: bool = False
-    chooses: bool = False
+    rehearsals: int = 0
     methods: tuple[str, ...] = ()
 
     def execution(self, device: str) -> Execution | None:
@@ -167,7 +167,7 @@ class Beyond:
         ]
 
     def choices_of(self, problem: Problem) -> list[Row]:
-        methods = self.choices[problem.optimizer] if problem.chooses else ()
+        methods = self.choices[problem.optimizer] if problem.rehearsals else ()
         return [Row(method=method, choice=True) for method in methods]
 
     def clocks_of(self, row: Row) -> tuple[str, ...]:

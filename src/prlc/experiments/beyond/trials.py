@@ -162,14 +162,16 @@ def make_trials(
     """Tune every method, then make its runs; returns the step sizes.
 
     The same grid, the same number of short runs and the same criterion for every method. Where a
-    problem chooses, it tunes each choice alike and rehearses it once.
+    problem has choices, each is tuned alike and rehearsed.
     """
     ordered = sorted(problems, key=lambda problem: -problem.step_ms)
     each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
     choices = [(problem, row) for problem in ordered for row in beyond().choices_of(problem)]
     timings = [timing for problem, row in each for timing in timings_of(problem, row)]
     expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
-    expected += [Trial(p, row, p.grid[0], beyond().tuning_seed) for p, row in choices]
+    expected += [
+        Trial(p, row, p.grid[0], seed) for p, row in choices for seed in range(p.rehearsals)
+    ]
     work = Work(workspace, pool, on_work, expected=sum(trial.cost for trial in expected))
     tuning = [t for problem, row in [*each, *choices] for t in tuning_of(problem, row)]
     work.run(_once([*tuning, *timings]))
@@ -178,7 +180,11 @@ def make_trials(
     work.expected = 0.0
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in each]
     runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
-    work.run(_once([*runs, *(t for problem in ordered for t in rehearsals(problem, tuned))]))
+    work.run(
+        _once(
+            [*runs, *(t for p in ordered for each in rehearsals(p, tuned).values() for t in each)]
+        )
+    )
     chosen = [(p, row) for p in ordered for row in chosen_of(p, tuned, workspace)]
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in chosen]
     runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
@@ -186,33 +192,35 @@ def make_trials(
     return tuned
 
 
-def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> list[Trial]:
-    """NSGD and each choice, at its step size, at full length on the tuning seed; NSGD first."""
+def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> dict[Row, list[Trial]]:
+    """NSGD and each choice, at its step size, at full length on seeds that no curve uses."""
     choices = beyond().choices_of(problem)
     rows = [Row(method=BASELINE, optimizer_at="server"), *choices] if choices else []
-    return [
-        Trial(problem, row, step_size(tuned, problem, row), beyond().tuning_seed) for row in rows
-    ]
+    seeds = [beyond().tuning_seed + number for number in range(problem.rehearsals)]
+    return {
+        row: [Trial(problem, row, step_size(tuned, problem, row), seed) for seed in seeds]
+        for row in rows
+    }
 
 
 def chosen_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
     """Of the choices, the one with the fewest bytes to NSGD's loss, or else the lowest loss.
 
-    To the whole of it: a choice that comes only close on one seed may not on another. None if there
-    are none.
+    It has to get there in every rehearsal. None if there are no choices.
     """
-    trials = rehearsals(problem, tuned)
-    if not trials:
+    made = rehearsals(problem, tuned)
+    runs = {row: [trial.load(workspace) for trial in trials] for row, trials in made.items()}
+    if not runs:
         return []
-    baseline, *runs = [trial.load(workspace) for trial in trials]
-    target = final_loss(baseline, problem.measure)
+    baseline, *choices = runs
+    targets = [(1 + problem.close) * final_loss(run, problem.measure) for run in runs[baseline]]
 
-    def cost(run: Run) -> tuple[float, float]:
-        size = first_reached(run, "bytes", target, problem.measure)
-        return size, final_loss(run, problem.measure)
+    def cost(row: Row) -> tuple[float, float]:
+        pairs = zip(runs[row], targets, strict=True)
+        sizes = [first_reached(run, "bytes", target, problem.measure) for run, target in pairs]
+        return sum(sizes), sum(final_loss(run, problem.measure) for run in runs[row])
 
-    best = min(range(len(runs)), key=lambda number: cost(runs[number]))
-    return [trials[1 + best].row]
+    return [min(choices, key=cost)]
 
 
 def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
