@@ -7,8 +7,8 @@ checkout of pytorch/examples, and one in which torchvision finds MNIST (or Fashi
 name). Whichever is given is checked, in copies, which get the lines below:
 
 - NSGD with SGD inside against one process on the joint batch, in both precisions;
-- PRLC and Local SGD against NSGD, with the script's own optimizer: the global model's loss on
-  held-out data;
+- PRLC and Local SGD against NSGD, with SGD inside and with the script's own optimizer: the global
+  model's loss on held-out data;
 - the GAN: whether all ranks end with the same model, and its losses are finite;
 - nanoGPT, killed and restarted: whether it ends with the same bits.
 """
@@ -79,7 +79,7 @@ class Script:
     data: tuple[tuple[str, Path], ...]
     """Where it looks for data, as a path beside it, and where they are."""
     plain: tuple[Line, ...] = ()
-    """For the comparison with one process: SGD, and nothing random that ranks do not share."""
+    """For the comparison with one process: SGD, then nothing random that ranks do not share."""
     plain_arguments: tuple[str, ...] = ()
     joint_arguments: tuple[str, ...] = ()
     """What makes a batch of one process that of all."""
@@ -337,7 +337,7 @@ def run(
 
 
 def report(what: str, found: str, difference: str) -> None:
-    print(f"{what:44} {found:34} {difference}", flush=True)
+    print(f"{what:54} {found:34} {difference}", flush=True)
 
 
 def compare_with_one(script: Script) -> None:
@@ -354,15 +354,17 @@ def compare_with_one(script: Script) -> None:
 
 
 def compare_methods(script: Script) -> None:
-    """Few pulls, or rounds of ten steps, against all pulls."""
-    base = run(script, "nsgd")
-    for method in METHODS:
-        found = run(script, method)
-        report(
-            f"{script.name}: {method} and NSGD",
-            f"{found.loss:.4f} and {base.loss:.4f}",
-            f"{found.loss / base.loss - 1:+.1%}",
-        )
+    """Few pulls, or rounds of ten steps, against all pulls: with SGD inside, and as published."""
+    with_sgd = script.with_lines(script.plain[0])
+    for inside, changed in (("SGD", with_sgd), ("its own optimizer", script)):
+        base = run(changed, "nsgd")
+        for method in METHODS:
+            found = run(changed, method)
+            report(
+                f"{script.name}, {inside}: {method} and NSGD",
+                f"{found.loss:.4f} and {base.loss:.4f}",
+                f"{found.loss / base.loss - 1:+.1%}",
+            )
 
 
 def check_gan(script: Script) -> None:

@@ -95,8 +95,8 @@ def test_the_choice_gets_there_in_every_rehearsal_by_the_fewest_bytes(
     ends[names[2], first] = 1.5
     assert chosen() == names[2]
     for number, size in ((1, 20.0), (3, 30.0), (4, 1.0)):
-        ends[names[number], first], sizes[names[number]] = 1.005, size
-    ends |= {(names[1], first + 1): 1.2, (names[3], first + 1): 0.9}
+        ends[names[number], first], sizes[names[number]] = 0.99, size
+    ends |= {(names[1], first + 1): 1.2, (names[3], first + 1): 0.9, (names[4], first + 1): 1.21}
     assert chosen() == names[1]
     assert chosen_of(replace(problem, rehearsals=0), tuned, Workspace(Path())) == []
 

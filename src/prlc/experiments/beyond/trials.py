@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -206,19 +207,22 @@ def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> dict[Row, list[Trial
 def chosen_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
     """Of the choices, the one with the fewest bytes to NSGD's loss, or else the lowest loss.
 
-    It has to get there in every rehearsal. None if there are no choices.
+    It has to end there in every rehearsal, not only close to it or for a moment. None if there are
+    no choices.
     """
     made = rehearsals(problem, tuned)
     runs = {row: [trial.load(workspace) for trial in trials] for row, trials in made.items()}
     if not runs:
         return []
     baseline, *choices = runs
-    targets = [(1 + problem.close) * final_loss(run, problem.measure) for run in runs[baseline]]
+    targets = [final_loss(run, problem.measure) for run in runs[baseline]]
 
     def cost(row: Row) -> tuple[float, float]:
-        pairs = zip(runs[row], targets, strict=True)
-        sizes = [first_reached(run, "bytes", target, problem.measure) for run, target in pairs]
-        return sum(sizes), sum(final_loss(run, problem.measure) for run in runs[row])
+        finals = [final_loss(run, problem.measure) for run in runs[row]]
+        pairs = list(zip(runs[row], targets, strict=True))
+        size = sum(first_reached(run, "bytes", target, problem.measure) for run, target in pairs)
+        ends = all(final <= target for final, target in zip(finals, targets, strict=True))
+        return size if ends else math.inf, sum(finals)
 
     return [min(choices, key=cost)]
 
