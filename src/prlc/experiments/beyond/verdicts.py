@@ -6,6 +6,7 @@ why.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from prlc.experiments.beyond.reached import Race, Reached, mean
@@ -74,7 +75,7 @@ def against_rivals(race: Race, own: Reached) -> Finding:
     if not own.arrived:
         found = _never(race, own)
         there = ", ".join(rival.row.label for rival in rivals)
-        more = f"; {there} does" if rivals else "; nor does any rival"
+        more = f"; {there} always" if rivals else "; nor does any rival"
         return Finding(found.measured + more, Outcome.FAILS, found.short)
     if not rivals:
         return Finding("no rival gets there", Outcome.HOLDS, "alone")
@@ -118,7 +119,9 @@ def _below(text: str, quotient: Ratio, holds: float, in_part: float) -> Finding:
 
 
 def _never(race: Race, who: Reached) -> Finding:
-    return Finding(f"{who.row.label} never comes within {race.problem.close:.0%}", Outcome.FAILS)
+    there, close = sum(map(math.isfinite, who.steps)), f"within {race.problem.close:.0%}"
+    often = f"on {there} of {len(who.steps)} seeds only" if there else "never"
+    return Finding(f"{who.row.label} comes {close} {often}", Outcome.FAILS)
 
 
 def _verdict(race: Race, key: str, text: str, finding: Finding, clock: str = "") -> ClaimVerdict:
