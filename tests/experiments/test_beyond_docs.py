@@ -13,6 +13,7 @@ import pytest
 
 from prlc.experiments.beyond.settings import beyond
 from prlc.methods import parse_method, recommended
+from prlc.runs.config import usual_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "beyond.md"
@@ -63,3 +64,9 @@ def test_the_page_writes_the_recommended_method_out() -> None:
     written = parse_method(line.partition("=")[2].strip())
     ours = parse_method("whisper").options()
     assert written.options() == ours
+
+
+def test_what_adamw_gets_without_a_method_is_written_out_and_was_raced() -> None:
+    usual = usual_method("adamw", "workers")
+    assert f"    {usual}\n" in PAGE.read_text()
+    assert usual in beyond().choices["adamw"]

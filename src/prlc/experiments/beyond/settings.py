@@ -9,22 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
-from prlc.engines import Execution
 from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
 from prlc.methods import Asynchronous, parse_method
 from prlc.network import Network
 
-__all__ = [
-    "BASELINE",
-    "CHOSEN",
-    "SCALES",
-    "Beyond",
-    "Limits",
-    "Problem",
-    "Row",
-    "beyond",
-]
+__all__ = ["BASELINE", "CHOSEN", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
 
 SCALES = ("smoke", "quick", "full")
 BASELINE = "nsgd"
@@ -74,10 +64,6 @@ class Problem:
     timed: bool = False
     rehearsals: int = 0
     methods: tuple[str, ...] = ()
-
-    def execution(self, device: str) -> Execution | None:
-        """Fixed on a CPU, so that bits repeat."""
-        return Execution(self.chunk, threads=1) if device == "cpu" else None
 
     def describe(self, seeds: int) -> str:
         """One sentence that leaves no doubt how small the problem is."""

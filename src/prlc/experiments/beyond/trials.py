@@ -11,13 +11,8 @@ from torch import nn
 
 from prlc import api
 from prlc.data import Dataset, parse_partition
-from prlc.experiments.beyond.settings import (
-    BASELINE,
-    Beyond,
-    Problem,
-    Row,
-    beyond,
-)
+from prlc.engines import Execution
+from prlc.experiments.beyond.settings import BASELINE, Beyond, Problem, Row, beyond
 from prlc.experiments.curves import final_loss, first_reached
 from prlc.experiments.pool import OnFraction, Pool
 from prlc.experiments.specs import (
@@ -96,7 +91,7 @@ class Trial:
             "partition": parse_partition(problem.partition),
             "network": beyond().networks[self.clock] if self.clock else None,
             "seed": self.seed,
-            "execution": problem.execution(device),
+            "execution": Execution(problem.chunk, threads=1) if device == "cpu" else None,
             "device": device,
             "eval_every": self._eval_every,
             "eval_samples": problem.eval_samples or None,
@@ -181,11 +176,8 @@ def make_trials(
     work.expected = 0.0
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in each]
     runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
-    work.run(
-        _once(
-            [*runs, *(t for p in ordered for each in rehearsals(p, tuned).values() for t in each)]
-        )
-    )
+    rehearsed = [t for p in ordered for own in rehearsals(p, tuned).values() for t in own]
+    work.run(_once([*runs, *rehearsed]))
     chosen = [(p, row) for p in ordered for row in chosen_of(p, tuned, workspace)]
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in chosen]
     runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
