@@ -31,7 +31,7 @@ Quick = Callable[..., Plan]
     "changes",
     [
         {"network": "wan"},
-        {"network": "wan", "goal": "bytes"},
+        {"network": "wan", "goal": "bytes", "eval_samples": 100},
         {"network": "mobile", "goal": "bytes", "schedule": "cosine"},
         {"network": "wan", "optimizer": "adamw"},
         {"network": "wan", "optimizer": "adamw", "goal": "bytes", "partition": "dirichlet:0.3"},
@@ -83,10 +83,15 @@ def test_the_same_seed_repeats_and_trials_can_be_shared(plan_anew: Quick) -> Non
 def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:
     methods = ["local-sgd:{H}:up={small}:down={small}"]
     whole = quick(methods=methods, network="wan")
-    few = quick(methods=methods, network="wan", most_trials=6)
-    assert len(few.weighed) <= 7 < len(whole.weighed)
+    few = quick(methods=methods, network="wan", most_trials=9)
+    assert len(few.weighed) <= 10 < len(whole.weighed)
     assert few.effort.steps < whole.effort.steps
-    assert len({each.candidate.method for each in few.weighed}) > 3
+    sizes: dict[str, set[float]] = {}
+    for each in few.weighed:
+        sizes.setdefault(str(each.candidate.method), set()).add(each.candidate.lr)
+    assert len(sizes) == 5  # NSGD too
+    own = few.nsgd.candidate.lr
+    assert all({own, own / 2} & tried for tried in sizes.values())
 
 
 def test_a_model_that_computes_for_long_gets_fewer_trials(

@@ -25,7 +25,10 @@ def test_plan_prints_a_table_words_and_a_picture(prlc: Prlc, tmp_path: Path) -> 
     assert json.loads((tmp_path / "p" / "plan.json").read_text())["for"] == "time"
 
 
-@pytest.mark.parametrize("more", [[], ["--optimizer", "adamw", "--schedule", "cosine"]])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--optimizer", "adamw", "--schedule", "cosine"], ["--eval-samples", "100"]],
+)
 def test_the_command_runs_as_printed(prlc: Prlc, tmp_path: Path, more: list[str]) -> None:
     code, out, _ = prlc(
         "plan", *QUICK, *FEW, *more, "--network", "wan", "--net", "latency=1ms",
@@ -42,7 +45,8 @@ def test_the_command_runs_as_printed(prlc: Prlc, tmp_path: Path, more: list[str]
     code, out, said = prlc(*words, "--json", "--out", tmp_path / "run")
     assert code == 0, said
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["train_loss"] <= found["target_loss"]
+    assert summary["train_loss"] == pytest.approx(found["loss"])
+    assert found["loss"] <= found["target_loss"]
     assert summary["simulated_seconds"] == found["seconds"]
     assert summary["bytes_up"] + summary["bytes_down"] == found["bytes"]
 

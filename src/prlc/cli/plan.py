@@ -22,15 +22,18 @@ from prlc.runs.folder import fresh_folder
 # Options that the chosen `prlc train` shares with the plan.
 _PASSED_ON = (
     *("data", "data_dir", "model", "norm", "partition", "workers", "batch_size", "optimizer"),
-    *("seed", "network", "net", "device", "chunk", "threads", "eval_samples"),
+    *("seed", "network", "net", "device", "chunk", "threads"),
 )
 # Options that go to `prlc.plan`.
 _TAKEN = (
     *("workers", "batch_size", "network", "partition", "seed", "device", "optimizer"),
-    *("schedule", "execution", "eval_samples"),
+    *("schedule", "execution"),
 )
 # Options of `prlc train` that a plan does not take, or takes in its own sense.
-_WITHOUT = ("epochs", "steps", "lr", "optimizer_at", "server_optimizer", "engine", "eval_every")
+_WITHOUT = (
+    *("epochs", "steps", "lr", "optimizer_at", "server_optimizer", "engine"),
+    *("eval_every", "eval_samples"),
+)
 
 
 @o.takes_request(without=_WITHOUT)
@@ -75,6 +78,9 @@ def plan(
             "a model that computes for long)."
         ),
     ] = None,
+    eval_samples: Annotated[
+        int, typer.Option(help="Samples of the training data to measure losses on (0: all).")
+    ] = planner.EVAL_SAMPLES,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the plot and plan.json (default: runs/NNNN-plan)."),
@@ -96,9 +102,12 @@ def plan(
     settings = request.settings(default_epochs=1.0)
     if settings["network"] is None:
         raise ConfigError("A plan is for a network: name one with --network.")
+    model, loss, data = request.problem()
     with LiveProgress() as live:
         found = planner.plan(
-            *request.problem(),
+            model,
+            loss,
+            data,
             **{name: settings[name] for name in _TAKEN},
             goal=goal,
             methods=method or planner.FAMILY,
@@ -107,6 +116,7 @@ def plan(
             target_loss=target_loss,
             steps=steps,
             most_trials=trials,
+            eval_samples=eval_samples or None,
             on_search=lambda progress: _show_progress(live, progress),
         )
     with contextlib.nullcontext(out) if out else fresh_folder("runs", "plan") as folder:
@@ -114,14 +124,16 @@ def plan(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
-        _show(request, found, folder, as_json)
+        _show(request, found, data.num_train, folder, as_json)
 
 
-def _show(request: o.Request, found: planner.Plan, folder: Path, as_json: bool) -> None:
+def _show(
+    request: o.Request, found: planner.Plan, num_train: int, folder: Path, as_json: bool
+) -> None:
     changes = f" ({', '.join(request.net)})" if request.net else ""
     title = f"{request.describe(with_lr=False)}, network {request.network}{changes}"
     found.plot(folder / "plan.png", title)
-    command = _command(request, found)
+    command = _command(request, found, num_train)
     content = json.dumps(
         {"command": command, **found.as_json(), "plot": str(folder / "plan.png")}, indent=2
     )
@@ -139,13 +151,16 @@ def _show(request: o.Request, found: planner.Plan, folder: Path, as_json: bool) 
     console.print(f"Plot: {folder / 'plan.png'}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _command(request: o.Request, found: planner.Plan) -> str:
+def _command(request: o.Request, found: planner.Plan, num_train: int) -> str:
     """The `prlc train` of the chosen candidate, as typed."""
     settings = found.settings
     words = ["prlc", "train", "-m", settings["method"], "--lr", repr(settings["lr"])]
     words += ["--schedule", found.schedule, "--steps", str(settings["steps"])]
     if settings["optimizer_at"] != "workers":
         words += ["--optimizer-at", settings["optimizer_at"]]
+    samples = settings["eval_samples"] or num_train
+    if min(samples, num_train) != min(request.eval_samples, num_train):
+        words += ["--eval-samples", str(samples)]
     return f"{shlex.join(words)} {request.typed(*_PASSED_ON)}".strip()
 
 

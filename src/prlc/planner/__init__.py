@@ -2,11 +2,12 @@
 
 from prlc.planner.cost import GOALS, Cost, Price
 from prlc.planner.family import FAMILY, Line
-from prlc.planner.recommend import Plan, plan
+from prlc.planner.recommend import EVAL_SAMPLES, Plan, plan
 from prlc.planner.search import Choice, SearchProgress
 from prlc.planner.trials import Candidate, Trials
 
 __all__ = [
+    "EVAL_SAMPLES",
     "FAMILY",
     "GOALS",
     "Candidate",

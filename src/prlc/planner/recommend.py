@@ -31,6 +31,7 @@ from prlc.runs.config import Config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EVAL_SAMPLES = 2_000  # a trial is evaluated every few steps: more would take longer than they
 _TRIALS = 500  # more than the family has with a constant step size
 _FEWEST_TRIALS = 40
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
@@ -78,6 +79,7 @@ class Plan:
             "steps": self.chosen.steps,
             "optimizer": self.optimizer,
             "optimizer_at": candidate.optimizer_at,
+            "eval_samples": self.trials.config.eval_samples,
         }
 
     def plot(self, path: Path | str | None = None, title: str | None = None) -> Figure:
@@ -131,7 +133,7 @@ def plan(
     seed: int = 0,
     device: str = "cpu",
     execution: Execution | None = None,
-    eval_samples: int | None = 10_000,
+    eval_samples: int | None = EVAL_SAMPLES,
     trials: Trials | None = None,
     on_search: OnSearch | None = None,
 ) -> Plan:
@@ -150,6 +152,7 @@ def plan(
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
         as a whole.
+    eval_samples: of the training data, on which losses are measured; None: all.
     trials: those of an earlier plan with the same settings, so that plans for several networks
         share the training. All other settings are as in `prlc.train`.
     """

@@ -177,10 +177,10 @@ class Search:
         step: neither the cheapest, which may never get there, crowd out the fastest, nor the other
         way round.
         """
-        if number < _OWN_ROUNDS:
-            own: dict[Scheduled, list[Choice]] = {}
-            for each in sorted(choices, key=lambda each: (self._of(each), each.loss)):
-                own.setdefault(each.candidate.method, []).append(each)
+        own: dict[Scheduled, list[Choice]] = {}
+        for each in sorted(choices, key=lambda each: (self._of(each), each.loss)):
+            own.setdefault(each.candidate.method, []).append(each)
+        if number < _OWN_ROUNDS and len(own) < len(choices):
             return [each for group in own.values() for each in group[: math.ceil(len(group) / 2)]]
         progress = np.array([max(self._progress(each.loss), _SLOWEST) for each in choices])
         pace = progress / np.array([each.steps for each in choices])
@@ -190,23 +190,31 @@ class Search:
         return [choices[k] for k in order[: max(_FEWEST, math.ceil(len(choices) / 2))]]
 
     def _begin(self, methods: Mapping[Scheduled, float], most: int) -> list[Candidate]:
-        """The candidates at their first step sizes: those that go together, evenly thinned."""
-        T, found = self._trials.steps, []
+        """The candidates that go together, at their first step sizes.
+
+        If there are too many: without the largest and the smallest step size, then fewer methods,
+        evenly in the order of their price.
+        """
+        T = self._trials.steps
+        groups: list[list[Candidate]] = []  # each a method and a length
         for method, step in methods.items():
             at = self._place(method)
             if at is None or method == NSGD():
                 continue
             lengths = (LONGEST,) if self._constant else LENGTHS
-            own = [self.nsgd.candidate.lr * step * factor for factor in STEP_SIZES]
+            sizes = self._given or [self.nsgd.candidate.lr * step * each for each in STEP_SIZES]
             for length in lengths:
                 every = self._trials(Candidate(method, at, 1.0, T)).every
                 steps = math.ceil(length * T / every) * every
                 if method.delay < steps:
-                    found += [Candidate(method, at, lr, steps) for lr in self._given or own]
-        if len(found) > most:
-            found.sort(key=lambda each: self._price(each).after(T).of(self._goal))
-        kept = np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int)
-        return [found[k] for k in kept]
+                    groups.append([Candidate(method, at, lr, steps) for lr in sizes])
+        if sum(map(len, groups)) > most and not self._given:
+            groups = [group[1:-1] for group in groups]
+        if sum(map(len, groups)) > most:
+            groups.sort(key=lambda group: self._price(group[0]).after(T).of(self._goal))
+            many = max(1, most // len(groups[0]))
+            groups = [groups[k] for k in np.linspace(0, len(groups) - 1, many).round().astype(int)]
+        return [candidate for group in groups for candidate in group][:most]
 
     def _weigh(self, candidate: Candidate, rung: float, best: Choice) -> Choice | None:
         """Train up to a rung; None if it diverges, or is already dearer than the best."""
