@@ -20,7 +20,7 @@ class Trend(Share):
     def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
         step = (pulled.model - state["last"]) / context.interval  # steps between two pulls
         fresh = {"last": pulled.model.clone(), "step": step}
-        return fresh, self.ahead(state, pulled.model, pulled.since)
+        return fresh, self.ahead(state, pulled)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Compensation(ABC):
     needs_own: ClassVar[bool] = False
     #: Whether the server sends signal and noise along with a pull.
     needs_hints: ClassVar[bool] = False
-    #: Whether `use` counts what the worker's messages have left out.
+    #: Whether what the worker's messages have left out counts among what a pulled model lacks.
     needs_residual: ClassVar[bool] = False
     #: Whether `correct` changes gradients.
     corrects: ClassVar[bool] = False
@@ -130,7 +130,7 @@ class Compensation(ABC):
     def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
         """Use what a pull brought; returns the new state and the worker's new model."""
         del context
-        return state, self.ahead(state, pulled.model, pulled.since)
+        return state, self.ahead(state, pulled)
 
     def hints(self, before: Tensor | None, fresh: Tensor) -> Tensor:
         """What the server sends along: the numbers of a push, given what it sent before.
@@ -140,9 +140,14 @@ class Compensation(ABC):
         del before
         return fresh
 
-    def ahead(self, state: State, arriving: Tensor, since: Window | None) -> Tensor:
-        """The model that arrived, plus the share of the updates that it lacks."""
-        return arriving if since is None else arriving + _times(self.share(state), since.total)
+    def ahead(self, state: State, pulled: Pulled) -> Tensor:
+        """The model that arrived, plus the share of the own updates that it lacks."""
+        own = pulled.model
+        if pulled.since is not None:
+            own = own + _times(self.share(state), pulled.since.total)
+        if pulled.residual is not None:
+            own = own + _times(self.share(state), pulled.residual)
+        return own
 
 
 def _times(share: Tensor | float, rows: Tensor) -> Tensor:
@@ -236,7 +241,7 @@ class SignalToNoise(Compensation):
             total = k * S + N
             gain = torch.where(total > 0, (k * S + N / P) / total, gain).expand_as(gain).clone()
         state = {"gain": gain}
-        return state, self.ahead(state, pulled.model, pulled.since)
+        return state, self.ahead(state, pulled)
 
 
 @dataclass(frozen=True)
@@ -264,11 +269,6 @@ class Ahead(Compensation):
     def share(self, state: State) -> Tensor:
         return state["gain"]
 
-    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
-        assert pulled.residual is not None
-        state, own = super().use(state, pulled, context)
-        return state, own + _times(self.share(state), pulled.residual)
-
 
 @dataclass(frozen=True)
 class AheadBySignal(SignalToNoise):
@@ -281,11 +281,6 @@ class AheadBySignal(SignalToNoise):
 
     name: ClassVar[str] = "ahead-snr"
     needs_residual: ClassVar[bool] = True
-
-    def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
-        assert pulled.residual is not None
-        state, own = super().use(state, pulled, context)
-        return state, own + _times(self.share(state), pulled.residual)
 
 
 @dataclass(frozen=True)
@@ -356,9 +351,10 @@ class GainCorrection(Compensation):
             "product": product,
             "pulls": state["pulls"] + 1,
         }
-        return state, self.ahead(state, arriving, pulled.since)
+        return state, self.ahead(state, pulled)
 
-    def ahead(self, state: State, arriving: Tensor, since: Window | None) -> Tensor:
+    def ahead(self, state: State, pulled: Pulled) -> Tensor:
+        arriving, since = pulled.model, pulled.since
         if since is None:
             return arriving
         drifted = since.lr.to(arriving.dtype)[:, None] * state["drift"]
@@ -386,7 +382,7 @@ class Proximal(Own):
 
     def use(self, state: State, pulled: Pulled, context: Context) -> tuple[State, Tensor]:
         del context
-        own = self.ahead(state, pulled.model, pulled.since)
+        own = self.ahead(state, pulled)
         return {"anchor": own.clone()}, own
 
 
