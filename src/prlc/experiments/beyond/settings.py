@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
@@ -181,9 +182,18 @@ def beyond() -> Beyond:
         choices={optimizer: tuple(own) for optimizer, own in content["choices"].items()},
         scales={
             scale: {
-                name: Problem(name=name, scale=scale, **with_tuples(own))
+                name: Problem(name=name, scale=scale, **with_tuples(_whole(own, content["scales"])))
                 for name, own in problems.items()
             }
             for scale, problems in content["scales"].items()
         },
     )
+
+
+def _whole(own: Mapping[str, Any], scales: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of a problem, with those of the one that it is like."""
+    rest = {key: value for key, value in own.items() if key != "like"}
+    if "like" not in own:
+        return rest
+    scale, name = own["like"].split(".")
+    return _whole(scales[scale][name], scales) | rest
