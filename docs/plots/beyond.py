@@ -110,9 +110,9 @@ def results(record: Record) -> str:
         f"{problem['steps']:,} steps, the others up to {record['limits']['steps']:g} times as "
         f"many; {seeds}."
     )
-    chosen = next((row["chosen"] for row in rows if row["chosen"]), None)
-    if chosen:
-        about += f" Chosen: `{chosen}`."
+    for row in rows:
+        if row["chosen"]:
+            about += f" Chosen for {row['method'].removeprefix('chosen-')}: `{row['chosen']}`."
     picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
     return f"### {problem['title']}\n\n{about}\n\n{table(headings, lines)}\n\n{picture}"
 

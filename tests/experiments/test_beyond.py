@@ -14,8 +14,9 @@ from prlc.data import DATASETS
 from prlc.engines import Simulator
 from prlc.errors import ConfigError
 from prlc.experiments.beyond.reached import Race, Reached
-from prlc.experiments.beyond.settings import BASELINE, CHOSEN, SCALES, Beyond, Row, beyond
+from prlc.experiments.beyond.settings import BASELINE, SCALES, Beyond, Row, beyond
 from prlc.experiments.beyond.trials import (
+    Timing,
     Trial,
     chosen_of,
     timings_of,
@@ -71,7 +72,7 @@ def test_the_same_effort_for_all() -> None:
             assert {t.steps for t in trials_of(problem, row, 0.1, 2)} == {longer * problem.steps}
 
 
-def test_the_choice_gets_there_in_every_rehearsal_by_the_fewest_bytes(
+def test_a_choice_gets_there_in_every_rehearsal_by_the_fewest_bytes_or_soonest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If nobody gets there, it is whoever ends lowest."""
@@ -81,24 +82,34 @@ def test_the_choice_gets_there_in_every_rehearsal_by_the_fewest_bytes(
     ends = {(name, seed): 2.0 for name in names for seed in (first, first + 1)}
     ends |= {("nsgd", first): 1.0, ("nsgd", first + 1): 1.2}
     sizes = dict.fromkeys(names, 50.0) | {"nsgd": 100.0}
+    seconds = dict.fromkeys(names, 9.0)
 
     def load(trial: Trial, _: Workspace) -> Run:
         assert not trial.tuning
         name = trial.row.method
         return run([3.0, ends[name, trial.seed]], size=sizes[name])
 
-    def chosen() -> str:
-        (row,) = chosen_of(problem, tuned, Workspace(Path()))
-        return row.method
+    def load_times(timing: Timing, _: Workspace) -> dict[int, float]:
+        assert timing.clock == "paper"
+        return {0: 0.0, 1: seconds[timing.trial.row.method]}
+
+    def chosen() -> dict[str, str]:
+        rows = chosen_of(problem, tuned, Workspace(Path()))
+        return {row.chosen_for: row.method for row in rows}
 
     monkeypatch.setattr(Trial, "load", load)
+    monkeypatch.setattr(Timing, "load", load_times)
     ends[names[2], first] = 1.5
-    assert chosen() == names[2]
+    assert chosen() == {"bytes": names[2], "time": names[2]}
     for number, size in ((1, 20.0), (3, 30.0), (4, 1.0)):
         ends[names[number], first], sizes[names[number]] = 0.99, size
+        seconds[names[number]] = 1 / size
     ends |= {(names[1], first + 1): 1.2, (names[3], first + 1): 0.9, (names[4], first + 1): 1.21}
-    assert chosen() == names[1]
-    assert chosen_of(replace(problem, rehearsals=0), tuned, Workspace(Path())) == []
+    assert chosen() == {"bytes": names[1], "time": names[3]}
+    problem = replace(problem, timed=False)
+    assert chosen() == {"bytes": names[1]}
+    problem = replace(problem, rehearsals=0)
+    assert chosen() == {}
 
 
 def test_names_of_trials_and_timings_are_unique() -> None:
@@ -138,12 +149,24 @@ def reached(
     return Reached(row, 0.1, series(), {}, (loss,), (steps,), (steps,), (size,), clocks)
 
 
+def test_settings_for_bytes_and_for_time_have_claims_of_their_own() -> None:
+    own = reached(recommended(), 100, 21.1, 1.0, 3.0)
+    few = replace(own, row=replace(own.row, chosen_for="bytes"), bytes=(1.0,))
+    soon = dict.fromkeys(own.seconds, (1.0,))
+    fast = replace(own, row=replace(own.row, chosen_for="time"), seconds=soon)
+    found = verdicts(own, few, fast, reached("diloco", 100, 20.0))
+    for key, chosen in (("bytes", Outcome.HOLDS), ("rivals", Outcome.HOLDS)):
+        assert (found[key, ""], found[f"chosen-{key}", ""]) == (Outcome.FAILS, chosen)
+    assert found["time", ", wan"] is Outcome.FAILS
+    assert found["chosen-time", ", wan"] is Outcome.HOLDS
+
+
 def verdicts(
     own: Reached, *others: Reached, fastest: float = 1.0
 ) -> dict[tuple[str, str], Outcome]:
     problem = replace(SMOKE, bytes=0.01, timed=True)
     nsgd = reached(BASELINE, 100, 1000.0, time=50.0)
-    all_of_them = {each.row.method: each for each in (nsgd, own, *others)}
+    all_of_them = {each.row.name: each for each in (nsgd, own, *others)}
     race = Race(problem, all_of_them, dict.fromkeys(beyond().networks, fastest))
     return {(v.key, v.setting.removeprefix("LR, digits")): v.outcome for v in judge(race)}
 
@@ -191,9 +214,11 @@ def test_smoke_ends_in_tables_and_is_resumed(
         assert (out / file).stat().st_size > 0
     record = json.loads((out / "beyond.json").read_text())
     rows = [row.method for row in beyond().rows_of(SMOKE)]
-    assert [row["method"] for row in record["results"]] == [*rows, CHOSEN]
-    assert record["results"][-1]["chosen"] in beyond().choices["sgd"]
-    assert f"Chosen: {record['results'][-1]['chosen']}" in " ".join(said.split())
+    chosen = ["chosen-bytes", "chosen-time"]
+    assert [row["method"] for row in record["results"]] == [*rows, *chosen]
+    for goal, row in zip(("bytes", "time"), record["results"][-2:], strict=True):
+        assert row["chosen"] in beyond().choices["sgd"]
+        assert f"For {goal}: {row['chosen']}" in " ".join(said.split())
     nsgd = record["results"][0]
     assert nsgd["arrived"] == nsgd["seeds"] == 1
     assert nsgd["steps"] <= SMOKE.steps

@@ -140,8 +140,8 @@ def _show(found: Reproduction | Study, title: str, heading: str, folder: Path) -
 
 def _race_table(race: Race) -> Table:
     """A row per method: its loss, and what it took to NSGD's."""
-    chosen = [each.row.method for each in race.reached.values() if each.row.choice]
-    caption = f"Chosen: {chosen[0]}" if chosen else None
+    rows = [each.row for each in race.reached.values() if each.row.chosen_for]
+    caption = "\n".join(f"For {row.chosen_for}: {row.method}" for row in rows) or None
     table = Table(title=race.problem.title, caption=caption, **_LOOK)
     table.add_column("method", no_wrap=True)
     for heading in ("final\nloss", "pulls", "bytes", "of\nNSGD's", *race.fastest):

@@ -33,6 +33,7 @@ FAMILY: tuple[Line, ...] = (
     # Every step, small messages.
     Line("nsgd:up={small}:down={small}"),
     Line("pipe-sgd:up={small}:down={small}"),
+    Line("whisper:1:up={tiny}:down={tiny}"),
     # Every H steps; used at once, or H steps late so that nobody waits.
     Line("local-sgd:{H}"),
     Line("local-sgd:{H}:up={small}:down={small}"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from prlc.experiments.beyond.settings import BASELINE, Problem, Row, beyond
 from prlc.experiments.beyond.trials import (
     Timing,
     Trial,
+    retimed,
     rows_of,
     step_size,
     timings_of,
@@ -78,7 +79,7 @@ def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: W
     fastest = {}
     for clock in beyond().networks:
         times = Timing(trial, clock, unlimited=True).load(workspace)
-        run = _retimed(runs[first][0].runs[0], times)
+        run = retimed(runs[first][0].runs[0], times)
         fastest[clock] = first_reached(run, "simulated_seconds", targets[0], problem.measure)
     return Race(problem, reached, fastest)
 
@@ -97,19 +98,13 @@ def _runs(
     runs = [trial.load(workspace) for trial in trials]
     timings = [timing for timing in timings_of(problem, row) if not timing.unlimited]
     return _series(row, runs), {
-        timing.clock: _series(row, [_retimed(run, timing.load(workspace)) for run in runs])
+        timing.clock: _series(row, [retimed(run, timing.load(workspace)) for run in runs])
         for timing in timings
     }
 
 
 def _series(row: Row, runs: Sequence[Run]) -> Series:
     return Series(row.label, tuple(runs))
-
-
-def _retimed(run: Run, seconds: Mapping[int, float]) -> Run:
-    return replace(
-        run, metrics=run.metrics.assign(simulated_seconds=run.metrics["step"].map(seconds))
-    )
 
 
 def _reached(
@@ -150,7 +145,7 @@ def record_row(race: Race, reached: Reached) -> dict[str, Any]:
         "method": reached.row.name,
         "label": reached.row.label,
         "rival": reached.row.rival,
-        "chosen": reached.row.method if reached.row.choice else None,
+        "chosen": reached.row.method if reached.row.chosen_for else None,
         "lr": reached.lr,
         "loss": mean(reached.losses),
         "loss_low": min(reached.losses) if finite else None,

@@ -15,11 +15,11 @@ from prlc.experiments.settings import ClockOnly, with_tuples
 from prlc.methods import Asynchronous, parse_method
 from prlc.network import Network
 
-__all__ = ["BASELINE", "CHOSEN", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
+__all__ = ["BASELINE", "GOALS", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
 
 SCALES = ("smoke", "quick", "full")
 BASELINE = "nsgd"
-CHOSEN = "chosen"
+GOALS = ("bytes", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +95,13 @@ class Row:
     """In place of the problem's, if its server has a rule of its own."""
     step: float = 1.0
     """Where the optimizer is SGD, its step sizes are those of the problem's grid times this."""
-    choice: bool = False
-    """Whether it is one of the settings that a problem chooses from."""
+    chosen_for: str = ""
+    """One of `GOALS`, if a problem chose it from the settings that it has to choose from."""
 
     @property
     def name(self) -> str:
-        """In records. Of all choices on a problem only the chosen one is there."""
-        return CHOSEN if self.choice else self.method
+        """In records."""
+        return f"chosen-{self.chosen_for}" if self.chosen_for else self.method
 
     def step_sizes(self, problem: Problem) -> tuple[float, ...]:
         """Those that it is tried at."""
@@ -111,7 +111,7 @@ class Row:
     @property
     def label(self) -> str:
         label = parse_method(self.method).label
-        return f"{label.partition(',')[0]}, chosen" if self.choice else label
+        return f"{label.partition(',')[0]}, for {self.chosen_for}" if self.chosen_for else label
 
     @property
     def arrives(self) -> bool:
@@ -154,8 +154,9 @@ class Beyond:
         ]
 
     def choices_of(self, problem: Problem) -> list[Row]:
+        """What the problem chooses from."""
         methods = self.choices[problem.optimizer] if problem.rehearsals else ()
-        return [Row(method=method, choice=True) for method in methods]
+        return [Row(method=method) for method in methods]
 
     def clocks_of(self, row: Row) -> tuple[str, ...]:
         return row.clocks or tuple(self.networks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from prlc import api
 from prlc.data import Dataset, parse_partition
 from prlc.engines import Execution
-from prlc.experiments.beyond.settings import BASELINE, Beyond, Problem, Row, beyond
+from prlc.experiments.beyond.settings import BASELINE, GOALS, Beyond, Problem, Row, beyond
 from prlc.experiments.curves import final_loss, first_reached
 from prlc.experiments.pool import OnFraction, Pool
 from prlc.experiments.specs import (
@@ -32,9 +32,10 @@ from prlc.report import Run
 from prlc.runs.config import Config
 from prlc.runs.jobs import make_job
 
-__all__ = ["Timing", "Trial", "choose", "make_trials", "rows_of", "step_size"]
+__all__ = ["Timing", "Trial", "choose", "make_trials", "retimed", "rows_of", "step_size"]
 
 UNLIMITED = "unlimited"
+_AXES = dict(zip(GOALS, ("bytes", "simulated_seconds"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def make_trials(
     ordered = sorted(problems, key=lambda problem: -problem.step_ms)
     each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
     choices = [(problem, row) for problem in ordered for row in beyond().choices_of(problem)]
-    timings = [timing for problem, row in each for timing in timings_of(problem, row)]
+    timings = [timing for problem, row in [*each, *choices] for timing in timings_of(problem, row)]
     expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
     expected += [
         Trial(p, row, p.grid[0], seed) for p, row in choices for seed in range(p.rehearsals)
@@ -181,7 +182,7 @@ def make_trials(
     chosen = [(p, row) for p in ordered for row in chosen_of(p, tuned, workspace)]
     sizes = [(p, row, step_size(tuned, p, row)) for p, row in chosen]
     runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
-    work.run(_once([*runs, *(t for problem, row in chosen for t in timings_of(problem, row))]))
+    work.run(_once(runs))
     return tuned
 
 
@@ -197,26 +198,38 @@ def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> dict[Row, list[Trial
 
 
 def chosen_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
-    """Of the choices, the one with the fewest bytes to NSGD's loss, or else the lowest loss.
+    """Of the choices, the one with the fewest bytes to NSGD's loss, and the soonest there.
 
-    It has to end there in every rehearsal, not only close to it or for a moment. None if there are
-    no choices.
+    It has to end at that loss in every rehearsal, not only close to it or for a moment; if none
+    does, the lowest loss decides. Time is on the first clock, and only where it has a limit. Empty
+    if there are no choices.
     """
     made = rehearsals(problem, tuned)
-    runs = {row: [trial.load(workspace) for trial in trials] for row, trials in made.items()}
-    if not runs:
+    if not made:
         return []
-    baseline, *choices = runs
+    runs = {row: [trial.load(workspace) for trial in trials] for row, trials in made.items()}
+    baseline, *choices = made
     targets = [final_loss(run, problem.measure) for run in runs[baseline]]
 
-    def cost(row: Row) -> tuple[float, float]:
+    def cost(row: Row, goal: str) -> tuple[float, float]:
         finals = [final_loss(run, problem.measure) for run in runs[row]]
-        pairs = list(zip(runs[row], targets, strict=True))
-        size = sum(first_reached(run, "bytes", target, problem.measure) for run, target in pairs)
-        ends = all(final <= target for final, target in zip(finals, targets, strict=True))
-        return size if ends else math.inf, sum(finals)
+        if not all(final <= target for final, target in zip(finals, targets, strict=True)):
+            return math.inf, sum(finals)
+        first, *_ = timings_of(problem, row)
+        timed = [retimed(run, first.load(workspace)) for run in runs[row]]
+        pairs = zip(timed, targets, strict=True)
+        return sum(first_reached(run, _AXES[goal], to, problem.measure) for run, to in pairs), 0.0
 
-    return [min(choices, key=cost)]
+    goals = GOALS if problem.timed else GOALS[:1]
+    return [
+        replace(min(choices, key=lambda row: cost(row, goal)), chosen_for=goal) for goal in goals
+    ]
+
+
+def retimed(run: Run, seconds: Mapping[int, float]) -> Run:
+    """The run with the times of a clock, by step."""
+    times = run.metrics["step"].map(seconds)
+    return replace(run, metrics=run.metrics.assign(simulated_seconds=times))
 
 
 def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from prlc.experiments.beyond.reached import Race, Reached, mean
-from prlc.experiments.beyond.settings import CHOSEN, beyond
+from prlc.experiments.beyond.settings import beyond
 from prlc.experiments.claims import ClaimVerdict, Finding
 from prlc.experiments.curves import Ratio, ratio
 from prlc.experiments.specs import seconds_per_step
@@ -29,13 +29,14 @@ def judge(race: Race) -> Iterator[ClaimVerdict]:
     own, label = race.reached[recommended()], race.reached[recommended()].row.label
     yield _verdict(race, "loss", f"{label} ends at most at NSGD's loss", same_loss(race, own))
     yield from _about_bytes(race, own, label)
-    if CHOSEN in race.reached:
-        yield from _about_bytes(race, race.reached[CHOSEN], "the chosen setting", "chosen-")
+    chosen = {each.row.chosen_for: each for each in race.reached.values()}
+    if "bytes" in chosen:
+        yield from _about_bytes(race, chosen["bytes"], "the setting for bytes", "chosen-")
     if not race.problem.timed:
         return
-    for clock in own.seconds:
-        text = f"{label} takes at most {limits.time:g} times the time of computing alone"
-        yield _verdict(race, "time", text, time_of_computing(race, own, clock), clock)
+    yield from _about_time(race, own, label)
+    if "time" in chosen:
+        yield from _about_time(race, chosen["time"], "the setting for time", "chosen-")
     if ASGD in race.reached:
         text = f"{label} takes at most {limits.asgd:g} of ASGD's time with a model of 44.7 MB"
         for clock in race.reached[ASGD].seconds:
@@ -49,6 +50,12 @@ def _about_bytes(race: Race, own: Reached, label: str, key: str = "") -> Iterato
         yield _verdict(race, f"{key}bytes", text, fewer_bytes(race, own, limit))
     text = f"no rival gets to NSGD's loss by fewer bytes than {label}"
     yield _verdict(race, f"{key}rivals", text, against_rivals(race, own))
+
+
+def _about_time(race: Race, own: Reached, label: str, key: str = "") -> Iterator[ClaimVerdict]:
+    text = f"{label} takes at most {beyond().limits.time:g} times the time of computing alone"
+    for clock in own.seconds:
+        yield _verdict(race, f"{key}time", text, time_of_computing(race, own, clock), clock)
 
 
 def same_loss(race: Race, own: Reached) -> Finding:
