@@ -60,6 +60,20 @@ class ServerRule:
                     "that treats every number by itself, such as SGD or Adam."
                 )
 
+    @property
+    def adds(self) -> bool:
+        """Whether it adds updates, and does nothing else."""
+        return self._optimizer is None and not self._takes_gradients
+
+    @torch.no_grad()
+    def add_mean(self, total: Vector, weight: float) -> None:
+        """Add a total over a weight, which `apply` would also do, to the same bits."""
+        for values, change in zip(self.shard.values, total, strict=True):
+            if values.is_cpu and values.dtype in (torch.float32, torch.float64):  # in one pass
+                values.addcdiv_(change, values.new_tensor(weight))
+            else:
+                values.add_(change / weight)
+
     @torch.no_grad()
     def apply(self, update: Vector, lr: float, only: Sequence[int] | None = None) -> None:
         """Add an update, or pass its parameters to the optimizer as minus a gradient.
@@ -67,7 +81,7 @@ class ServerRule:
         `only`: the tensors of the shard that it is for; None: all.
         """
         chosen = range(len(update)) if only is None else only
-        if self._optimizer is None and not self._takes_gradients:
+        if self.adds:
             for k in chosen:
                 self.shard.values[k].add_(update[k])
             return

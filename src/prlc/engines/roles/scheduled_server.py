@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,9 @@ class ScheduledServerRole:
         self.timetable = settings.timetable()
         self._messages: dict[int, Vector] = {}
         self._total = [torch.zeros_like(flat) for flat in values]
+        #: The sum of the pushes taken, by tensor: in `_total`, or the only push, not to be changed.
+        self._sum: dict[int, Tensor] = {}
+        self._length: float | None = None  # of the sum, once it is known
         self.form = PushForm(packing, settings, number)
         self._blocks = range(0)  # of the pushes taken
         self._flat = flat = packing.flat
@@ -44,7 +48,7 @@ class ScheduledServerRole:
         parameters = values[: len(pieces)]
         rides = parameters if method.meanwhile.sends_extra else ()
         self._extra = [torch.zeros_like(flat) for flat in rides]
-        self._extra_total = [torch.zeros_like(flat) for flat in rides]
+        self._total += [torch.zeros_like(flat) for flat in rides]  # after those of the shard
         self._known = [[flat.detach().clone() for flat in parameters] for _ in range(copies)]
         encodes_mean = method.down.what == "mean"
         self._residual = [torch.zeros_like(flat) for flat in parameters if encodes_mean]
@@ -76,38 +80,44 @@ class ScheduledServerRole:
     @torch.no_grad()
     def take(self, step: int, worker: int, message: Vector) -> None:
         """Add a worker's push of a step; the message must not change until `finish`."""
-        first = not self._messages
         self._blocks = self.timetable[step].push_blocks
         self._messages[worker] = message
-        self._add(worker, message, first)
+        self._add(worker, message)
 
-    def _add(self, worker: int, message: Vector, first: bool) -> None:
-        weight = self.settings.weight(worker)
+    def _add(self, worker: int, message: Vector) -> None:
+        weight, self._length = self.settings.weight(worker), None
         if self._flat is None:
-            for total, change in zip(self._total, message, strict=True):
-                _add_weighted(total, change, weight, first)
+            for k, change in enumerate(message):
+                self._add_weighted(k, change, weight)
             return
         form, blocks = self.form, self._blocks
         for block in blocks:
-            total, buffers = self._total[block], self._total[len(self._pieces) + block]
-            content = form.content(message, blocks, block)
+            content, count = form.content(message, blocks, block), len(self._pieces)
             if self.settings.encodes:
-                if first:
-                    total.zero_()
-                form.codec.add(form.codec.decode(content, block), total, weight)
+                if block not in self._sum:
+                    self._sum[block] = self._total[block].zero_()
+                form.codec.add(form.codec.decode(content, block), self._sum[block], weight)
             else:
-                _add_weighted(total, content, weight, first)
-            _add_weighted(buffers, form.buffers(message, blocks, block), weight, first)
+                self._add_weighted(block, content, weight)
+            self._add_weighted(count + block, form.buffers(message, blocks, block), weight)
             if self._extra:
                 extra = form.extra(message, blocks, block)
-                _add_weighted(self._extra_total[block], extra, weight, first)
+                self._add_weighted(2 * count + block, extra, weight)
+
+    def _add_weighted(self, k: int, change: Tensor, weight: float) -> None:
+        """Add to a sum, of which the first change is all until there is another."""
+        room, before = self._total[k], self._sum.get(k)
+        if before is not None:
+            self._sum[k] = torch.add(before, change, alpha=weight, out=room)
+        else:
+            self._sum[k] = change if weight == 1.0 else torch.mul(change, weight, out=room)
 
     def bad_messages(self, step: int) -> list[int]:
         """The workers whose pushes are not finite; looks only if the sum is not.
 
         Raises DivergedError if each is finite but the sum overflows.
         """
-        if not self._messages or is_finite([*self._total, *self._extra_totals()]):
+        if not self._messages or self._is_finite():
             return []
         bad = [worker for worker in self._messages if not is_finite(self._numbers(worker))]
         if not bad:
@@ -120,10 +130,20 @@ class ScheduledServerRole:
             return []
         weight = sum(self.settings.weight(worker) for worker in self._messages)
         return lengths.check_step(
-            length_of([self._total[k] for k in self._pushed()]),
+            self._length_of_sum(),
             weight,
             lambda: {worker: length_of(self._numbers(worker)) for worker in self._messages},
         )
+
+    def _length_of_sum(self) -> float:
+        if self._length is None:
+            self._length = length_of([self._sum[k] for k in self._pushed()])
+        return self._length
+
+    def _is_finite(self) -> bool:
+        """Whether the sum is. Its length says so, unless that is too large a number itself."""
+        known = self._pushed() if math.isfinite(self._length_of_sum()) else ()
+        return is_finite([total for k, total in self._sum.items() if k not in known])
 
     def _numbers(self, worker: int) -> Vector:
         """A worker's push, decoded."""
@@ -138,9 +158,10 @@ class ScheduledServerRole:
         """Sum up again without some workers."""
         for worker in workers:
             del self._messages[worker]
-        for number, (worker, message) in enumerate(self._messages.items()):
-            self._add(worker, message, first=number == 0)
-        if self._messages and not is_finite(self._total):
+        self._sum = {}
+        for worker, message in self._messages.items():
+            self._add(worker, message)
+        if self._messages and not self._is_finite():
             self.bad_messages(step)  # the rest is finite, so this names the overflow
 
     def _pushed(self) -> Sequence[int]:
@@ -148,9 +169,6 @@ class ScheduledServerRole:
         if self._flat is None:
             return range(len(self._total))
         return [*self._blocks, *(len(self._pieces) + block for block in self._blocks)]
-
-    def _extra_totals(self) -> Vector:
-        return [] if self._flat is None else self._extra_total
 
     def _decoded(self, message: Vector, block: int) -> Tensor:
         """The numbers of a block that a push carries."""
@@ -168,8 +186,18 @@ class ScheduledServerRole:
             return
         weight = sum(self.settings.weight(worker) for worker in self._messages)
         pushed = self._pushed()
+        if self._flat is None and self.rule.adds:
+            self.rule.add_mean([self._sum[k] for k in pushed], weight)
+        else:
+            self._apply_mean(step, lr, weight, pushed)
+        check_model(self.shard.values, step)
+        self._sum = {}
+        if self._flat is None or self._method.down.what != "gather":
+            self._messages = {}
+
+    def _apply_mean(self, step: int, lr: float, weight: float, pushed: Sequence[int]) -> None:
         for k in pushed:
-            self._total[k].div_(weight)
+            torch.div(self._sum[k], weight, out=self._total[k])
         if self._flat is not None:
             if self._method.meanwhile.needs_hints:
                 self._hint(weight)
@@ -177,12 +205,10 @@ class ScheduledServerRole:
                 self._encode_mean(step)
             share = len(self._messages) / self.settings.num_workers
             collect = self._method.meanwhile.collect
-            for block, total in enumerate(self._extra_total):
-                self._extra[block] = collect(self._extra[block], total / weight, share)
-        self.rule.apply(self._total, lr, pushed)
-        check_model(self.shard.values, step)
-        if self._flat is None or self._method.down.what != "gather":
-            self._messages = {}
+            for block in self._blocks if self._extra else ():
+                mean = self._sum[2 * len(self._pieces) + block] / weight
+                self._extra[block] = collect(self._extra[block], mean, share)
+        self.rule.apply(self._total[: len(self.shard.values)], lr, pushed)
 
     def _hint(self, weight: float) -> None:
         """|mean|^2 and mean |update|^2 over this shard, smoothed over pushes."""
@@ -302,13 +328,3 @@ class ScheduledServerRole:
         self._hints = list(state["hints"])
         self._extra = [flat.to(device) for flat in state["extra"]]
         self._log = [[each.to(device) for each in log] for log in state["log"]]
-
-
-def _add_weighted(total: Tensor, change: Tensor, weight: float, first: bool) -> None:
-    """Add to a total; the first change replaces it."""
-    if not first:
-        total.add_(change, alpha=weight)
-    elif weight != 1.0:
-        torch.mul(change, weight, out=total)
-    else:
-        total.copy_(change)
