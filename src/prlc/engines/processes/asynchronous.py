@@ -128,6 +128,7 @@ class AsynchronousServer(Server):
             for found in self._lengths.check({worker: length_of(update)}):
                 update = None if self._leaves_out(found, note.step) else update
         staleness, free = self.role.take(worker, update, note.lr)
+        self._inbox.done()
         if staleness is not None:
             self._staleness.append(staleness)
             self._pushes[worker] += 1
@@ -159,6 +160,7 @@ class AsynchronousServer(Server):
             self._gone[worker] = True
             if note.kind is Kind.UPDATE:
                 self._inbox.update(worker, "its update")
+                self._inbox.done()
                 late[worker] = True
             if note.kind is not Kind.BYE:
                 self._outbox.answer(worker, Note(Kind.OVER, self.settings.steps or 0))

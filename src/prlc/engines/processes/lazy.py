@@ -76,6 +76,7 @@ class LazyServer(Server):
         for worker, (update, lr) in updates.items():
             pushes[worker] = True
             role.take(worker, update, lr)
+        self._inbox.done()
         self._outbox.flush_all()
         sums = role.finish(step, settings.lr(step) if settings.lr else self._lr)
         self._sum_over_shards(sums)

@@ -184,8 +184,9 @@ class ScheduledServer(Server):
             )
 
     def _send(self, step: int) -> None:
-        hints = self.role.hints(step)
-        for worker, message in self.role.pulls(step).items():
+        hints, pulls = self.role.hints(step), self.role.pulls(step)
+        self._inbox.done()  # a model may be received in place of a push
+        for worker, message in pulls.items():
             if worker in self._left:
                 continue
             if not self.role.lends:

@@ -28,16 +28,18 @@ log = logging.getLogger("prlc")
 
 
 class Inbox:
-    """Receive buffers for each worker's next pushes."""
+    """Receive buffers for each worker's next pushes; those of this rank's own are read in place."""
 
     def __init__(
         self, wire: Wire, ranks: Sequence[int], zeros: Callable[[], Vector], depth: int = 1
     ) -> None:
         """`depth` is how many pushes of a worker may arrive at once."""
         self._wire, self._ranks, self._depth = wire, ranks, depth
-        self._free = [deque(zeros() for _ in range(depth)) for _ in ranks]
+        rooms = [0 if rank == wire.rank else depth for rank in ranks]
+        self._free = [deque(zeros() for _ in range(number)) for number in rooms]
         # What is on its way, and the room that it is received into.
-        self._updates: list[deque[tuple[Pending, Vector]]] = [deque() for _ in ranks]
+        self._updates: list[deque[tuple[Pending, Vector | None]]] = [deque() for _ in ranks]
+        self._in_use: list[tuple[int, Pending, Vector | None]] = []  # with the worker
         self._notes: list[deque[Pending]] = [deque() for _ in ranks]
 
     def has_room(self, worker: int) -> bool:
@@ -51,10 +53,14 @@ class Inbox:
         """
         rank, notes, updates = self._ranks[worker], self._notes[worker], self._updates[worker]
         notes.append(self._wire.receive([Note.blank()], rank, Tag.PUSH_NOTE))
-        if len(updates) < len(notes):  # an update that was not sent is still expected
-            room = self._free[worker].popleft()
-            needed = part(room) if part else room
-            updates.append((self._wire.receive(needed, rank, Tag.PUSH), room))
+        if len(updates) >= len(notes):  # an update that was not sent is still expected
+            return
+        if rank == self._wire.rank:
+            updates.append((self._wire.borrow(Tag.PUSH), None))
+            return
+        room = self._free[worker].popleft()
+        needed = part(room) if part else room
+        updates.append((self._wire.receive(needed, rank, Tag.PUSH), room))
 
     def note(self, worker: int, what: str, timeout: float | None = None) -> Note:
         """Wait for the worker's next note."""
@@ -67,11 +73,19 @@ class Inbox:
         self._updates[worker][0][0].wait(what, timeout)
 
     def update(self, worker: int, what: str) -> Vector:
-        """The update that its note announced; valid until the worker's next push is expected."""
+        """The update that its note announced; valid until `done`."""
         pending, room = self._updates[worker].popleft()
         pending.wait(what)
-        self._free[worker].append(room)
+        self._in_use.append((worker, pending, room))
         return pending.buffers
+
+    def done(self) -> None:
+        """No update is read any more: the rooms are free, and a worker may change what it lent."""
+        for worker, pending, room in self._in_use:
+            pending.give_back()
+            if room is not None:
+                self._free[worker].append(room)
+        self._in_use.clear()
 
 
 class Outbox:

@@ -8,7 +8,8 @@ NCCL executes sends and receives between two ranks in the order in which each ra
 receive posted early would block everything after it. There, updates and models, in either
 direction, have process groups of their own, in each of which both ends issue in the same order.
 
-A rank that is both worker and server also writes to itself, through a queue.
+A rank that is both worker and server also writes to itself, through a queue. It may read such a
+message where it is: the sender's wait then ends when it is given back.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Pending:
     rank: int
     works: list[Any]
     buffers: Vector  # must live as long as the message is in flight
+    letter: _Letter | None = None  # that lends the buffers
 
     def wait(self, what: str, timeout: float | None = None) -> None:
         """Wait until it has been sent or received. An error names `what` was awaited."""
@@ -72,6 +74,11 @@ class Pending:
                     why = self.wire.cause or self.wire.explain(self.rank, what, limit, error)
                     raise why from None
         self.works = []
+
+    def give_back(self) -> None:
+        """Its buffers are no longer read: who lent them may change them."""
+        if self.letter is not None:
+            self.letter.read.set()
 
 
 @dataclass
@@ -118,6 +125,15 @@ class Wire:
         group = self._group(tag, rank, self.rank)
         works = [_started(dist.irecv, t, rank, group, tag) for t in tensors if t.numel()]
         return Pending(self, rank, works, tensors)
+
+    def borrow(self, tag: Tag) -> Pending:
+        """Start waiting for the next message from this rank itself, to be read where it is.
+
+        Its buffers are the sender's tensors, which do not change until `give_back`.
+        """
+        pending = Pending(self, self.rank, [], [])
+        pending.works.append(_Borrowed(self._own[tag], pending))
+        return pending
 
     def send_object(self, content: Any, rank: int, tag: Tag = Tag.STATE) -> list[Pending]:
         """Start sending plain containers of tensors and numbers."""
@@ -241,18 +257,34 @@ class _Letter:
             raise TimeoutError
 
 
+def _next(letters: queue.Queue[_Letter], limit: timedelta) -> _Letter:
+    try:
+        return letters.get(timeout=limit.total_seconds())
+    except queue.Empty:
+        raise TimeoutError from None
+
+
 @dataclass
 class _Awaited:
-    """A message from oneself, until it arrives."""
+    """A message from oneself, until it arrives and is copied."""
 
     letters: queue.Queue[_Letter]
     target: Vector
 
     def wait(self, limit: timedelta) -> None:
-        try:
-            letter = self.letters.get(timeout=limit.total_seconds())
-        except queue.Empty:
-            raise TimeoutError from None
+        letter = _next(self.letters, limit)
         for into, tensor in zip(self.target, letter.tensors, strict=True):
             into.copy_(tensor)
         letter.read.set()
+
+
+@dataclass
+class _Borrowed:
+    """A message from oneself, until it arrives and is read where it is."""
+
+    letters: queue.Queue[_Letter]
+    reader: Pending
+
+    def wait(self, limit: timedelta) -> None:
+        self.reader.letter = letter = _next(self.letters, limit)
+        self.reader.buffers = letter.tensors

@@ -37,7 +37,7 @@ class AsynchronousServerRole:
         if update is not None:
             staleness = self.applied - int(self._missed[worker])
             share = self._method.share(staleness, self._num_workers)
-            self.rule.apply([flat.mul_(share) for flat in update], lr)
+            self.rule.apply(update if share == 1.0 else [flat * share for flat in update], lr)
         self.applied += 1
         return staleness, self.gate.applied(worker)
 
