@@ -99,6 +99,27 @@ def test_an_update_that_is_not_finite_leaves_the_last_model(text: str, goes_back
     assert all(map(torch.equal, travelling(chosen), before))
 
 
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_values_follow_a_model_that_moves_by_its_updates(goes_back: bool) -> None:
+    method = prlc.PRLC(0.1)
+    model = nn.Linear(3, 2)
+    models = Models([model], [torch.optim.SGD(model.parameters(), lr=0.1)])
+    chosen = Selection(models.models, models.trained())
+    packing = Packing(chosen, method=method)
+    local = ScriptModel(chosen, models, packing, method=method, goes_back=goes_back)
+    update = packing.zeros()
+    for _ in range(3):
+        before = [flat.clone() for flat in local.values]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        assert local.update(update) is Kind.UPDATE
+        local.move(update, 1.0)
+        assert all(map(torch.equal, packing.tensors(local.values), travelling(chosen)))
+        for change, now, then in zip(update, local.values, before, strict=True):
+            assert torch.equal(change, now - then)
+
+
 def test_running_statistics_wait_for_a_backward_pass_as_parameters_do() -> None:
     """A GAN: one optimizer steps and pulls while a backward pass through the other model waits."""
     made, judge = nn.BatchNorm1d(2), nn.Linear(2, 1)

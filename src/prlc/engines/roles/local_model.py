@@ -187,8 +187,11 @@ class ScriptModel(LocalModel):
         super().__init__(model, models.optimizers[0], packing)
         self._models, self.optimizers = models, models.optimizers
         self._holds = False
+        #: Whether the model moves by all of its updates and does not go back: `values` follow it.
+        self._follows = False
         if isinstance(method, Scheduled):
-            self.keeps_rounds = not goes_back and method.trivial and method.gain == 1.0
+            self._follows = not goes_back and method.trivial and method.gain == 1.0
+            self.keeps_rounds = self._follows
             self.gives_values = not goes_back
             # A worker that does not move by its updates would make a change beside the optimizer
             # again at every step, and push it each time.
@@ -267,19 +270,23 @@ class ScriptModel(LocalModel):
     @torch.no_grad()
     def update(self, into: Vector) -> Kind:
         """Write what has changed since the last update, or return why it is unusable."""
-        kind = Kind.UPDATE
+        kind, in_place = Kind.UPDATE, into is self.values
+        loses_values = in_place or self._follows
         if not self._packing.fits(_detached(self.model)):
             kind = Kind.MISSHAPEN
-        elif into is self.values and not is_finite(_detached(self.model)):
+        elif loses_values and not is_finite(_detached(self.model)):
             kind = Kind.INFINITE  # seen while there are still values to go back to
         else:
-            self._write_changes(self._pairs(into))
-            for place in self._late:
-                self._packing.tensors(into)[place].zero_()
+            for place, (update, now, then) in enumerate(self._pairs(into)):
+                self._write_changes([(update, now, then)])
+                if place in self._late:
+                    update.zero_()
+                elif self._follows and not in_place:
+                    then.copy_(now)  # both are still in the cache
             for flat, change in zip(into, self._beside, strict=True) if self._beside else ():
                 flat.add_(change)
             self._beside = []
-            if into is not self.values and not is_finite(into):
+            if not loses_values and not is_finite(into):
                 kind = Kind.INFINITE
         if kind is not Kind.UPDATE:
             self.refuse(into)
@@ -287,6 +294,8 @@ class ScriptModel(LocalModel):
 
     @torch.no_grad()
     def move(self, update: Vector, share: float) -> None:
+        if self._follows:
+            return
         if share == 1.0:  # the optimizer has already done it
             values = self._packing.tensors(self.values)
             for place, (value, now) in enumerate(zip(values, _detached(self.model), strict=True)):
