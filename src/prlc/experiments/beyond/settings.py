@@ -12,7 +12,7 @@ from typing import Any
 
 from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
-from prlc.methods import Asynchronous, parse_method
+from prlc.methods import Asynchronous, parse_method, recommended
 from prlc.network import Network
 
 __all__ = ["BASELINE", "GOALS", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
@@ -110,8 +110,9 @@ class Row:
 
     @property
     def label(self) -> str:
-        label = parse_method(self.method).label
-        return f"{label.partition(',')[0]}, for {self.chosen_for}" if self.chosen_for else label
+        if self.chosen_for:
+            return f"{recommended().capitalize()} for {self.chosen_for}"
+        return parse_method(self.method).label
 
     @property
     def arrives(self) -> bool:
