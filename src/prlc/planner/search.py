@@ -19,7 +19,7 @@ from prlc.planner.trials import Candidate, Trial, Trials
 
 LONGEST = 2  # a trial, in multiples of NSGD's steps; whole rounds
 LENGTHS = (1.0, 1.4, 2.0)  # the same, where the step size follows a schedule to the end of the run
-RUNGS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better half goes on
+RUNGS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better ones go on
 _OWN_ROUNDS = 2  # in which step sizes compete within a method
 _FEWEST = 8  # that always go on
 WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
@@ -171,8 +171,9 @@ class Search:
         return min((choice for choice in weighed.values() if choice.reached), key=self._of)
 
     def _survivors(self, choices: list[Choice], number: int) -> list[Choice]:
-        """Who goes on: at first the better half of each method's step sizes, then of all methods.
+        """Who goes on: at first each method without its worst step size, then half of all.
 
+        A large step size starts slowly and may end sooner, so they are given up one by one.
         Methods are ranked by how many others beat them both in price and in progress, step by
         step: neither the cheapest, which may never get there, crowd out the fastest, nor the other
         way round.
@@ -181,7 +182,7 @@ class Search:
         for each in sorted(choices, key=lambda each: (self._of(each), each.loss)):
             own.setdefault(each.candidate.method, []).append(each)
         if number < _OWN_ROUNDS and len(own) < len(choices):
-            return [each for group in own.values() for each in group[: math.ceil(len(group) / 2)]]
+            return [each for group in own.values() for each in group[: max(1, len(group) - 1)]]
         progress = np.array([max(self._progress(each.loss), _SLOWEST) for each in choices])
         pace = progress / np.array([each.steps for each in choices])
         price = np.array([self._of(each) for each in choices]) * pace
