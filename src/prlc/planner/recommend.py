@@ -31,7 +31,7 @@ from prlc.runs.config import Config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EVAL_SAMPLES = 2_000  # a trial is evaluated every few steps: more would take longer than they
+EVAL_SAMPLES = 2_000  # every few steps of a trial: more would take longer than its training
 _TRIALS = 500  # more than the family has with a constant step size
 _FEWEST_TRIALS = 40
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
@@ -147,8 +147,9 @@ def plan(
     target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size, to
         within 1%.
     steps: of NSGD's run; no trial is longer than twice that.
-    most_trials: pairs of method and step size to begin with. If there are more, some are left out,
-        evenly in the order of their price. None: 500, or fewer for a model that computes for long.
+    most_trials: pairs of method and step size to begin with. If there are more, methods get fewer
+        step sizes, then some are left out, evenly in the order of their price. None: 500, or fewer
+        for a model that computes for long.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
         as a whole.
