@@ -1,11 +1,10 @@
 """Fill in the generated parts of docs/reproduction.md from finished runs.
 
-    python docs/plots/reproduction.py PAPER_FOLDER QUICK_FOLDER
+    python docs/plots/reproduction.py FOLDER...
 
-PAPER_FOLDER comes from `prlc reproduce all --scale paper --model logistic`, QUICK_FOLDER from
-`prlc reproduce all --scale quick`. Their records and figures are copied into docs/, and the marked
-parts of the page are generated from the records. Without folders, the page is generated from the
-records already in docs/.
+A folder comes from `prlc reproduce all --scale paper --model logistic`, `--scale quick` or `--scale
+medium`. Its record and figures are copied into docs/, and the marked parts of the page are
+generated from all records that are there.
 """
 
 from __future__ import annotations
@@ -24,40 +23,41 @@ from prlc.methods import parse_method
 DOCS = Path(__file__).resolve().parent.parent
 RECORDS = DOCS / "reproduction"
 PAGE = DOCS / "reproduction.md"
-#: Scale and problem: logistic regression as in the paper, a small ResNet that needs no GPU.
-SHOWN = (("paper", "logistic"), ("quick", "resnet"))
-FIGURES = ("fig1", "fig2", "fig3", "fig4")
+#: The problem shown of each scale: logistic regression as in the paper, and a small ResNet that
+#: needs no GPU.
+SHOWN = {"paper": "logistic", "quick": "resnet", "medium": "resnet"}
 
 Record = dict[str, Any]
 
 
 def main(folders: Sequence[Path]) -> None:
     """Copy what the page needs from the folders, if any are given, then write it."""
-    if len(folders) not in (0, len(SHOWN)):
-        sys.exit(__doc__)
-    for folder, (scale, problem) in zip(folders, SHOWN, strict=bool(folders)):
-        copy_results(folder, scale, problem)
+    for folder in folders:
+        copy_results(folder)
     PAGE.write_text(filled(PAGE.read_text(), read_records()))
 
 
-def copy_results(folder: Path, scale: str, problem: str) -> None:
-    """Copy the problem's part of a record, and its figures."""
+def copy_results(folder: Path) -> None:
+    """Copy a record without the problems that are not shown, and the figures."""
     record = json.loads((folder / "verdicts.json").read_text())
-    if record["scale"] != scale or record["figures"] != list(FIGURES):
-        sys.exit(f"{folder} should hold `prlc reproduce all --scale {scale}`, but does not.")
-    clock = "clock" if problem == SHOWN[0][1] else None  # the same in every record: keep one
+    scale = record["scale"]
+    if scale not in SHOWN:
+        sys.exit(f"{folder} is of scale {scale}, but the page shows {', '.join(SHOWN)}.")
+    problem = SHOWN[scale]
+    clock = "clock" if scale == next(iter(SHOWN)) else None  # the same in every record: keep one
     record["tasks"] = [each for each in record["tasks"] if each["name"] == problem]
     for part in ("tuning", "results", "times", "verdicts"):
         record[part] = [each for each in record[part] if each["task"] in (problem, clock)]
     RECORDS.mkdir(exist_ok=True)
     (RECORDS / f"{scale}-{problem}.json").write_text(json.dumps(record, indent=1) + "\n")
-    for figure in FIGURES:
-        name = f"{figure}-{problem}.png"
-        shutil.copyfile(folder / name, DOCS / "images" / f"reproduction-{name}")
+    for figure in record["figures"]:
+        shown = DOCS / "images" / f"reproduction-{figure}-{problem}-{scale}.png"
+        shutil.copyfile(folder / f"{figure}-{problem}.png", shown)
 
 
 def read_records() -> list[Record]:
-    return [json.loads((RECORDS / f"{scale}-{name}.json").read_text()) for scale, name in SHOWN]
+    files = [RECORDS / f"{scale}-{problem}.json" for scale, problem in SHOWN.items()]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
 
 
 def filled(page: str, records: Sequence[Record]) -> str:
@@ -73,22 +73,22 @@ def filled(page: str, records: Sequence[Record]) -> str:
 
 def summary(records: Sequence[Record]) -> str:
     """A row per claim and clock, a column per setting."""
-    trained = [v for record in records for v in record["verdicts"] if v["task"] != "clock"]
-    columns = list(dict.fromkeys(_trained_on(v["setting"]) for v in trained))
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for verdict in trained:
-        duplex = verdict["setting"].removeprefix(_trained_on(verdict["setting"]))
-        claim = f"{verdict['text']}{duplex}"
-        cells = rows.setdefault((verdict["figure"], claim), {})
-        cells[_trained_on(verdict["setting"])] = _cell(verdict)
+    columns: dict[str, None] = {}
+    for record in records:
+        for verdict in record["verdicts"]:
+            if verdict["task"] == "clock":
+                continue
+            trained_on = ", ".join(verdict["setting"].split(", ")[:2])  # without the clock
+            duplex = verdict["setting"].removeprefix(trained_on)
+            column = f"{trained_on} ({record['scale']} scale)"
+            columns.setdefault(column)
+            cells = rows.setdefault((verdict["figure"], f"{verdict['text']}{duplex}"), {})
+            cells[column] = _cell(verdict)
     lines = [[*key, *(cells.get(column, "–") for column in columns)] for key, cells in rows.items()]
-    scales = {
-        _trained_on(v["setting"]): record["scale"] for record in records for v in record["verdicts"]
-    }
-    titles = [f"{column} ({scales[column]} scale)" for column in columns]
     timed = [v for record in records for v in record["verdicts"] if v["task"] == "clock"]
     listed = "; ".join(f"{v['setting'].split(', ')[-1]} {_cell(v)}" for v in timed)
-    claims = table(["figure", "the paper's claim", *titles], lines)
+    claims = table(["figure", "the paper's claim", *columns], lines)
     return f"{claims}\n\nResNet-18's time per step, by the clock alone: {listed}."
 
 
@@ -143,11 +143,6 @@ def results(records: Sequence[Record]) -> str:
 
 def _cell(verdict: Record) -> str:
     return f"{_bold(verdict['outcome'])} ({verdict['short']})"
-
-
-def _trained_on(setting: str) -> str:
-    """The setting without the clock."""
-    return ", ".join(setting.split(", ")[:2])
 
 
 def _loss(loss: float | None, *, bold: bool = False) -> str:
