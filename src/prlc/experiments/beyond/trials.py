@@ -75,6 +75,8 @@ class Trial:
 
     @property
     def _eval_every(self) -> int:
+        if self.tuning:
+            return self.steps  # its last loss decides
         return max(1, self.steps // self.problem.evaluations)
 
     def settings(self, device: str) -> dict[str, Any]:
