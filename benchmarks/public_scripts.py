@@ -6,7 +6,8 @@ The folders: a checkout of karpathy/nanoGPT whose data/shakespeare_char/prepare.
 checkout of pytorch/examples, and one in which torchvision finds MNIST (or Fashion-MNIST under its
 name). Whichever is given is checked, in copies, which get the lines below:
 
-- NSGD with SGD inside against one process on the joint batch, in both precisions;
+- NSGD with SGD inside against one process on the joint batch, in both precisions, and that process
+  against itself with the samples of each batch in reverse;
 - PRLC and Local SGD against NSGD, with SGD inside and with the script's own optimizer: the global
   model's loss on held-out data;
 - the GAN: whether all ranks end with the same model, and its losses are finite;
@@ -43,6 +44,7 @@ from prlc.data.share import Part, share
 RANKS = 3
 ALIKE = 50  # steps of the comparison with one process
 METHODS = ("prlc:0.1", "local-sgd:10")
+REVERSED = "reversed"  # instead of a method: one process, the samples of each batch in reverse
 Namespace = dict[str, Any]
 
 
@@ -199,11 +201,17 @@ class OneForAll(prlc.Team):
     """A process alone that takes the batches of all workers."""
 
     def __init__(self, *join: Any, **settings: Any) -> None:
-        del join, settings
+        del settings
+        self._step = -1 if join == (REVERSED,) else 1
 
     def shard(self, data: Any, *, ahead: int = 0) -> Any:
         del ahead
-        return data if isinstance(data, DataLoader) else joint(data)
+        if not isinstance(data, DataLoader):
+            draw, dims = joint(data), [0] if self._step < 0 else []
+            return lambda *given: tuple(part.flip(dims) for part in draw(*given))
+        collate = data.collate_fn
+        data.collate_fn = lambda samples: collate(samples[:: self._step])
+        return data
 
 
 def loss_of_nanogpt(space: Namespace) -> float:
@@ -345,12 +353,18 @@ def compare_with_one(script: Script) -> None:
     changed = script.for_joint_batches
     alone = replace(changed, arguments=(*changed.arguments, *changed.joint_arguments))
     for dtype in ("float32", "float64"):
-        one, all_ = run(alone, "nsgd", ranks=1, dtype=dtype), run(changed, "nsgd", dtype=dtype)
-        report(
-            f"{script.name}: NSGD and one process, {dtype}",
-            f"{all_.loss:.6f} and {one.loss:.6f}",
-            f"{all_.distance(one):.1e} between parameters, {abs(all_.loss - one.loss):.1e} in loss",
-        )
+        one = run(alone, "nsgd", ranks=1, dtype=dtype)
+        others = {
+            "NSGD": run(changed, "nsgd", dtype=dtype),
+            "reversed batches": run(alone, REVERSED, ranks=1, dtype=dtype),
+        }
+        for name, other in others.items():
+            apart, in_loss = other.distance(one), abs(other.loss - one.loss)
+            report(
+                f"{script.name}: {name} and one process, {dtype}",
+                f"{other.loss:.6f} and {one.loss:.6f}",
+                f"{apart:.1e} between parameters, {in_loss:.1e} in loss",
+            )
 
 
 def compare_methods(script: Script) -> None:
