@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from prlc.errors import ConfigError
-from prlc.methods import LocalSGD, Scheduled
+from prlc.methods import LocalSGD, Scheduled, parse_method
 from prlc.planner.family import FAMILY, VALUES, Line, candidates
+from prlc.runs.config import usual_method
 
 
 def test_every_line_is_a_method() -> None:
@@ -28,10 +29,39 @@ def test_names_in_braces_stand_for_values() -> None:
 
 
 def test_a_line_may_have_a_step_size_of_its_own() -> None:
-    assert candidates([Line("nsgd", step=0.1), "pr:0.5"]) == {
-        **candidates(["nsgd"]),
-        **candidates(["pr:0.5"]),
-    } | dict.fromkeys(candidates(["nsgd"]), 0.1)
+    members = candidates([Line("nsgd", step=0.1), "pr:0.5"])
+    assert [member.step for member in members.values()] == [0.1, 1.0]
+
+
+def test_neighbours_differ_in_one_value_by_one_place() -> None:
+    members = candidates(["local-sgd:{H}:up={small}"])
+    middle = parse_method("local-sgd:10:up=int4")
+    assert isinstance(middle, Scheduled)
+    assert {str(each) for each in members[middle].neighbours} == {
+        "local-sgd:5:up=int4",
+        "local-sgd:25:up=int4",
+        "local-sgd:up=int8",
+        "local-sgd:up=topk,0.05",
+    }
+    corner = parse_method("local-sgd:2:up=int8")
+    assert isinstance(corner, Scheduled)
+    assert len(members[corner].neighbours) == 2
+
+
+def test_values_in_no_order_are_all_next_to_each_other() -> None:
+    members = candidates(["local-sgd:{H}:meanwhile={guess}:up=topk"])
+    first = next(iter(members))
+    assert [(each.every, each.meanwhile.name) for each in members[first].neighbours] == [
+        (5, "ahead"),
+        (5, "ahead-snr"),
+    ]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_default_is_a_member_that_has_neighbours(optimizer: str) -> None:
+    method = parse_method(usual_method(optimizer, "workers"))
+    assert isinstance(method, Scheduled)
+    assert candidates()[method].neighbours
 
 
 @pytest.mark.parametrize(
@@ -39,7 +69,7 @@ def test_a_line_may_have_a_step_size_of_its_own() -> None:
     [
         (
             "local-sgd:{steps}",
-            "stand for H, r, tiny, small, as in local-sgd:{H}; got 'local-sgd:{steps}'",
+            "stand for H, h, long, r, share, tiny, small, guess, as in local-sgd:{H}; got",
         ),
         ("local-sgd:{H", "Braces in a method"),
         ("local-sgd:{}", "Braces in a method"),

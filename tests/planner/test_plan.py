@@ -20,7 +20,7 @@ from prlc.errors import ConfigError
 from prlc.models import build
 from prlc.network import Network
 from prlc.planner import Candidate, Plan, Price, recommend, render
-from prlc.planner.family import candidates
+from prlc.planner.family import FAMILY, candidates
 
 from .conftest import QUICK
 
@@ -84,12 +84,13 @@ def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:
     methods = ["local-sgd:{H}:up={small}:down={small}"]
     whole = quick(methods=methods, network="wan")
     few = quick(methods=methods, network="wan", most_trials=9)
-    assert len(few.weighed) <= 10 < len(whole.weighed)
+    around = 2 * math.ceil(9 / 4)  # trials next to the best
+    assert len(few.weighed) <= 1 + 9 + around < len(whole.weighed)
     assert few.effort.steps < whole.effort.steps
     sizes: dict[str, set[float]] = {}
     for each in few.weighed:
         sizes.setdefault(str(each.candidate.method), set()).add(each.candidate.lr)
-    assert len(sizes) == 5  # NSGD too
+    assert len(sizes) >= 5  # NSGD too
     own = few.nsgd.candidate.lr
     assert all({own, own / 2} & tried for tried in sizes.values())
 
@@ -101,6 +102,46 @@ def test_a_model_that_computes_for_long_gets_fewer_trials(
     assert len(quick(methods=methods, network="mobile").weighed) > 40
     monkeypatch.setattr(recommend, "flops_per_step", lambda _: 1e12)
     assert 1 < len(quick(methods=methods, network="wan").weighed) <= 41
+
+
+def test_the_default_leads_and_what_is_next_to_it_follows(quick: Quick) -> None:
+    """The default does not get there in so few steps; the dearest of its kind does."""
+    given: dict[str, Any] = {"methods": FAMILY[:1], "goal": "bytes", "network": "wan"}
+    one, several = quick(most_trials=1, **given), quick(most_trials=24, **given)
+    tried = [str(each.candidate.method) for each in one.weighed]
+    assert {"whisper", "whisper:1:up=topk,0.05,bits=1:down=topk,0.05,bits=1"} < {*tried}
+    assert several.chosen.cost.bytes < one.chosen.cost.bytes < one.nsgd.cost.bytes / 10
+
+
+def test_what_is_dearer_than_the_leader_is_hardly_trained(quick: Quick) -> None:
+    dear = "nsgd:up=int8:down=int8"
+    alone = quick(methods=[dear], goal="bytes", network="wan")
+    led = quick(methods=[dear, *FAMILY[:1]], goal="bytes", network="wan", most_trials=24)
+    most = {each.steps for each in alone.weighed if str(each.candidate.method) == dear}
+    assert all(
+        each.steps < max(most) / 2 for each in led.weighed if str(each.candidate.method) == dear
+    )
+
+
+def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
+    plan_anew: Quick, model: nn.Module, digits: Dataset
+) -> None:
+    given: dict[str, Any] = {"network": "wan", "schedule": "cosine", "goal": "bytes"}
+    free, held = plan_anew(**given), plan_anew(rehearsals=3, **given)
+    assert (free.seeds, held.seeds) == (1, 4)
+    there = [{each.candidate for each in plan.weighed if each.reached} for plan in (free, held)]
+    assert there[1] < there[0]  # some fail on another seed
+    assert held.chosen.candidate in there[1]
+    same = {name: QUICK[name] for name in ("workers", "batch_size", "execution")}
+    for seed in range(4):
+        losses = [
+            prlc.train(
+                model, F.cross_entropy, digits, method=candidate.method, lr=candidate.lr,
+                steps=candidate.steps, schedule="cosine", seed=seed, eval_every=1, **same,
+            ).metrics["train_loss"]
+            for candidate in (held.nsgd.candidate, held.chosen.candidate)
+        ]  # fmt: skip
+        assert losses[1].iloc[-1] <= 1.01 * losses[0].min()
 
 
 def test_a_target_may_be_given(quick: Quick) -> None:
@@ -179,6 +220,7 @@ def test_the_picture_marks_the_choice(quick: Quick) -> None:
         ({"target_loss": 0.0}, "NSGD did not reach the target loss 0 in 40 steps"),
         ({"steps": 3}, "at least 8 steps"),
         ({"most_trials": 0}, "at least 1 trial"),
+        ({"rehearsals": -1}, "rehearsals must be a whole number"),
         ({"optimizer_at": "moon"}, "must be one of workers, server"),
         ({"workers": 0}, "workers must be a whole number"),
         ({"network": "moon"}, "moon"),

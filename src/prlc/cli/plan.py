@@ -78,6 +78,10 @@ def plan(
             "a model that computes for long)."
         ),
     ] = None,
+    rehearsals: Annotated[
+        int,
+        typer.Option(help="Further seeds on which a candidate has to get to NSGD's loss, too."),
+    ] = 0,
     eval_samples: Annotated[
         int, typer.Option(help="Samples of the training data to measure losses on (0: all).")
     ] = planner.EVAL_SAMPLES,
@@ -116,6 +120,7 @@ def plan(
             target_loss=target_loss,
             steps=steps,
             most_trials=trials,
+            rehearsals=rehearsals,
             eval_samples=eval_samples or None,
             on_search=lambda progress: _show_progress(live, progress),
         )

@@ -35,17 +35,31 @@ class Price:
         assert isinstance(job.method, Scheduled)
         self._timeline, self._timetable = job.timeline(network), job.timetable()
         self._sizes = job.sizes()
-        self._costs = [Cost(0.0, 0.0)]
+        self._seconds, self._bytes = [0.0], [0.0]
 
     def after(self, steps: int) -> Cost:
-        for step in range(len(self._costs) - 1, steps):
-            turn = self._timetable[step]
-            self._timeline.record(step, turn.computes, turn.pushes, turn.pulls)
-            seconds = self._timeline.seconds()
-            assert seconds is not None, "there is no network"
-            sent = int(turn.pushes.sum()) * self._sizes.push + int(self._sizes.pulls(turn).sum())
-            self._costs.append(Cost(seconds, self._costs[-1].bytes + sent))
-        return self._costs[steps]
+        return Cost(self.of("time", steps), self.of("bytes", steps))
+
+    def of(self, goal: str, steps: int) -> float:
+        """One of the two; bytes take no clock."""
+        known, next_ = (
+            (self._seconds, self._end_of) if goal == "time" else (self._bytes, self._bytes_after)
+        )
+        while len(known) <= steps:
+            known.append(next_(len(known) - 1))
+        return known[steps]
+
+    def _end_of(self, step: int) -> float:
+        turn = self._timetable[step]
+        self._timeline.record(step, turn.computes, turn.pushes, turn.pulls)
+        seconds = self._timeline.seconds()
+        assert seconds is not None, "there is no network"
+        return seconds
+
+    def _bytes_after(self, step: int) -> float:
+        turn = self._timetable[step]
+        sent = int(turn.pushes.sum()) * self._sizes.push + int(self._sizes.pulls(turn).sum())
+        return self._bytes[step] + sent
 
 
 #: What may limit a run, and what a network is told to be without it.

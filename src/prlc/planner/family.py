@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from string import Formatter
 
@@ -20,28 +20,46 @@ class Line:
     """The step size around which to search, in multiples of NSGD's best."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """What a plan knows of a method."""
+
+    step: float
+    """Its line's."""
+    neighbours: list[Scheduled] = field(default_factory=list)
+    """Those of its line in which one value is the next larger or the next smaller."""
+
+
 #: What a name in braces stands for.
 VALUES: dict[str, tuple[object, ...]] = {
     "H": (2, 5, 10, 25, 50),
+    "h": (1, 2, 5, 10, 25, 50),
+    "long": (8, 16, 32, 64),
     "r": (0.5, 0.2, 0.1, 0.05),
-    "tiny": ("topk,0.04,bits=1", "topk,0.02,bits=1", "topk,0.01,bits=1"),
+    "share": (0.05, 0.025, 0.012, 0.006),
+    "tiny": (0.02, 0.01, 0.005),
     "small": ("int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
+    "guess": ("ahead", "ahead-snr"),
 }
+
+#: Names whose values are in no order: what is next to a method may have any of them.
+_UNORDERED = {"guess"}
 
 #: The candidates. Those that do not fit the optimizer or the length of the run are left out.
 FAMILY: tuple[Line, ...] = (
+    # Few or frequent, but always tiny messages; the last one for AdamW.
+    Line("whisper:{h}:up=topk,{share},bits=1:down=topk,{share},bits=1:meanwhile={guess}"),
+    Line(
+        "whisper:{long}:up=topk,{tiny},bits=1,decay=0.95:down=topk,0.05,bits=1:meanwhile=ahead-snr"
+    ),
     # Every step, small messages.
     Line("nsgd:up={small}:down={small}"),
     Line("pipe-sgd:up={small}:down={small}"),
-    Line("whisper:1:up={tiny}:down={tiny}"),
     # Every H steps; used at once, or H steps late so that nobody waits.
     Line("local-sgd:{H}"),
     Line("local-sgd:{H}:up={small}:down={small}"),
     Line("cocod-sgd:{H}"),
     Line("cocod-sgd:{H}:up={small}:down={small}"),
-    Line("whisper:{H}:up={tiny}:down={tiny}"),
-    Line("whisper:{H}:up=topk,0.02,bits=1:down=topk,0.04,bits=1:meanwhile=ahead-snr"),
-    Line("whisper:{H}:up=topk,bits=1,decay=0.95:down=topk,0.05,bits=1:meanwhile=ahead-snr"),
     Line("diloco:{H}"),
     Line("sparseloco:{H}"),
     # Every step, rare pulls: the paper, and a gain that adapts.
@@ -49,34 +67,58 @@ FAMILY: tuple[Line, ...] = (
     Line("prlc:{r}:meanwhile=snr"),
 )
 
-#: The step sizes with which each begins, in multiples of its line's.
-STEP_SIZES = (2.0, 1.0, 0.5, 0.25)
+#: The step sizes with which each begins, in multiples of its line's; the likeliest first.
+STEP_SIZES = (1.0, 0.5, 2.0, 0.25)
 
 
-def candidates(lines: Iterable[Line | str] = FAMILY) -> dict[Scheduled, float]:
-    """The methods that the lines name, each with its line's step size."""
-    found: dict[Scheduled, float] = {}
+def candidates(lines: Iterable[Line | str] = FAMILY) -> dict[Scheduled, Member]:
+    """The methods that the lines name."""
+    found: dict[Scheduled, Member] = {}
     for line in lines:
         text, step = (line, 1.0) if isinstance(line, str) else (line.text, line.step)
-        for each in _filled(text):
-            method = parse_method(each)
-            if not isinstance(method, Scheduled):
-                raise ConfigError(
-                    f"A plan tries methods whose messages are known beforehand, but {method.label} "
-                    "decides online; compare it with `prlc compare`."
-                )
-            found.setdefault(method, step)
+        names = _names(text)
+        methods = {
+            places: _method(text.format(**_values(names, places)))
+            for places in product(*(range(len(VALUES[name])) for name in names))
+        }
+        for places, method in methods.items():
+            near = [other for at, other in methods.items() if _are_neighbours(names, places, at)]
+            found.setdefault(method, Member(step)).neighbours.extend(near)
     return found
 
 
-def _filled(text: str) -> Iterable[str]:
-    """The text with every choice of values for its names."""
+def _method(text: str) -> Scheduled:
+    method = parse_method(text)
+    if not isinstance(method, Scheduled):
+        raise ConfigError(
+            f"A plan tries methods whose messages are known beforehand, but {method.label} "
+            "decides online; compare it with `prlc compare`."
+        )
+    return method
+
+
+def _names(text: str) -> list[str]:
+    """Those in braces."""
     try:
-        names = sorted({name for _, name, _, _ in Formatter().parse(text) if name is not None})
-        choices = [VALUES[name] for name in names]
-    except (ValueError, KeyError) as error:
+        names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+    except ValueError:
+        names = {""}
+    if not names <= {*VALUES}:
         raise ConfigError(
             f"Braces in a method stand for {', '.join(VALUES)}, as in local-sgd:{{H}}; got "
             f"{text!r}."
-        ) from error
-    return (text.format(**dict(zip(names, each, strict=True))) for each in product(*choices))
+        )
+    return sorted(names)
+
+
+def _values(names: list[str], places: tuple[int, ...]) -> dict[str, object]:
+    return {name: VALUES[name][place] for name, place in zip(names, places, strict=True)}
+
+
+def _are_neighbours(names: list[str], places: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    apart = [
+        abs(place - other)
+        for name, place, other in zip(names, places, others, strict=True)
+        if name not in _UNORDERED
+    ]
+    return sum(apart) == 1

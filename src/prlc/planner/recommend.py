@@ -31,7 +31,7 @@ from prlc.runs.config import Config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EVAL_SAMPLES = 2_000  # every few steps of a trial: more would take longer than its training
+EVAL_SAMPLES = 1_000  # every few steps of a trial: more would take as long as its training
 _TRIALS = 500  # more than the family has with a constant step size
 _FEWEST_TRIALS = 40
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
@@ -66,6 +66,8 @@ class Plan:
     network: Network
     schedule: str
     optimizer: str | OptimizerFactory
+    seeds: int
+    """On so many the chosen one gets there."""
     trials: Trials = field(compare=False, repr=False)
 
     @property
@@ -106,6 +108,7 @@ class Plan:
             "saved_if_free": self.saved_if_free,
             "weighed": [_row(choice) for choice in self.weighed],
             "trials": dataclasses.asdict(self.effort),
+            "seeds": self.seeds,
             "network": dataclasses.asdict(self.network),
         }
         finite: dict[str, Any] = _finite(content)
@@ -124,6 +127,7 @@ def plan(
     target_loss: float | None = None,
     steps: int = 200,
     most_trials: int | None = None,
+    rehearsals: int = 0,
     workers: int = 20,
     batch_size: int = 10,
     optimizer: str | OptimizerFactory = "sgd",
@@ -142,7 +146,7 @@ def plan(
     network: what the time is for; a preset, a `Network` or settings of one.
     goal: `time` or `bytes`.
     methods: what to choose from, as text; `{H}`, `{r}` and `{small}` stand for several values. NSGD
-        always runs too.
+        always runs too, and what `prlc.train` takes by default runs first if it is among them.
     learning_rates: the step sizes to choose from; found by doubling and halving by default.
     target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size, to
         within 1%.
@@ -150,6 +154,7 @@ def plan(
     most_trials: pairs of method and step size to begin with. If there are more, methods get fewer
         step sizes, then some are left out, evenly in the order of their price. None: 500, or fewer
         for a model that computes for long.
+    rehearsals: further seeds on which a candidate has to get to NSGD's loss, too.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
         as a whole.
@@ -162,6 +167,8 @@ def plan(
         check_choice("optimizer_at", optimizer_at, PLACES)
     if most_trials is not None and (type(most_trials) is not int or most_trials < 1):
         raise ConfigError(f"A plan needs at least 1 trial, but most_trials is {most_trials!r}.")
+    if type(rehearsals) is not int or rehearsals < 0:
+        raise ConfigError(f"rehearsals must be a whole number, 0 or more, but is {rehearsals!r}.")
     if learning_rates is not None and not learning_rates:
         raise ConfigError("Give at least one learning rate to choose from, or none to find them.")
     for lr in learning_rates or ():
@@ -192,6 +199,7 @@ def plan(
         optimizer_at=optimizer_at,
         step_sizes=learning_rates,
         target=target_loss,
+        rehearsals=rehearsals,
         on_search=on_search,
     )
     family = candidates(methods)
@@ -212,6 +220,7 @@ def plan(
         network=network,
         schedule=schedule,
         optimizer=optimizer,
+        seeds=1 + rehearsals,
         trials=trials,
     )
 

@@ -93,11 +93,12 @@ def _limit(plan: Plan) -> str:
 
 def _basis(plan: Plan) -> str:
     effort, there = plan.effort, sum(choice.reached for choice in plan.weighed)
+    seeds = "One seed" if plan.seeds == 1 else f"The chosen one gets there on {plan.seeds} seeds"
     return (
         f"Weighed: {effort.trials} pairs of method and step size, by successive halving in the "
         f"simulator ({effort.steps:,} steps, {effort.seconds:.0f} s); {there} reached the target, "
         f"within {WITHIN:.0%} of NSGD's lowest loss or as given, in at most {LONGEST} times its "
-        "steps. One seed: differences of a few percent mean little."
+        f"steps. {seeds}: differences of a few percent mean little."
     )
 
 

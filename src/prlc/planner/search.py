@@ -1,21 +1,26 @@
-"""The search: NSGD's best step size sets the target; then successive halving over the family."""
+"""The search: NSGD's best step size sets the target; then successive halving over the family.
+
+What a run takes by default goes first, to its end, then what is next to it in the family and
+cheaper, so that whatever is dearer is given up without training.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from prlc.errors import ConfigError
-from prlc.methods import NSGD, Scheduled
+from prlc.methods import NSGD, Scheduled, parse_method
 from prlc.methods.check import check_optimizer_at
 from prlc.network import Network
 from prlc.planner.cost import Cost, Price
-from prlc.planner.family import STEP_SIZES
+from prlc.planner.family import STEP_SIZES, Member
 from prlc.planner.trials import Candidate, Trial, Trials
+from prlc.runs.config import usual_method
 
 LONGEST = 2  # a trial, in multiples of NSGD's steps; whole rounds
 LENGTHS = (1.0, 1.4, 2.0)  # the same, where the step size follows a schedule to the end of the run
@@ -26,7 +31,8 @@ WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
 
 _NSGD_RUNGS = (1 / 8, 1 / 2, 1.0)
 _NSGD_STEP_SIZES = (4.0, 1.0, 0.25, 0.06, 0.016, 0.004, 0.001)
-_MOST_CLIMBS = 5  # halvings or doublings of a step size beyond those that it began with
+_MOST_CLIMBS = 5  # halvings or doublings of NSGD's step size beyond those that it began with
+_NEARBY = 4  # one trial around the best for so many to begin with
 _SLOWEST = 0.01  # the progress of who is not below the first loss yet
 _TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
 
@@ -42,6 +48,7 @@ class Choice:
     """If it was not there: what it would cost at the pace so far."""
     loss: float
     reached: bool
+    """On all seeds."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,12 @@ class Search:
         optimizer_at: str | None = None,
         step_sizes: Sequence[float] | None = None,
         target: float | None = None,
+        rehearsals: int = 0,
         on_search: OnSearch | None = None,
     ) -> None:
         """`optimizer_at`: None for wherever a method lets it run, the server if it may."""
         self._trials, self._network, self._goal = trials, network, goal
+        self._rehearsals = [trials.on_another_seed(number) for number in range(1, rehearsals + 1)]
         self._optimizer_at, self._given, self._wanted = optimizer_at, step_sizes, target
         self._on_search = on_search or (lambda _: None)
         self._prices: dict[tuple[Scheduled, str, int], Price] = {}
@@ -115,7 +124,7 @@ class Search:
                 f"No step size tried lowered the loss of {start:.4g} in {T} steps of NSGD. Give "
                 "other step sizes (--lr) or more steps."
             )
-        target = lowest + WITHIN * abs(lowest) if self._wanted is None else self._wanted
+        target = _near(lowest) if self._wanted is None else self._wanted
         reached = trial.reaches(target, T)
         if reached is None:
             raise ConfigError(
@@ -146,10 +155,14 @@ class Search:
 
     # ---- the family --------------------------------------------------------------------------
 
-    def run(self, methods: Mapping[Scheduled, float], most_trials: int) -> list[Choice]:
+    def run(self, family: Mapping[Scheduled, Member], most_trials: int) -> list[Choice]:
         """All that were weighed; the chosen one first, then NSGD."""
         weighed = {self.nsgd.candidate: self.nsgd}
-        alive = self._begin(methods, most_trials)
+        nearby = math.ceil(most_trials / _NEARBY)
+        self._lead(family, weighed)
+        self._look_around(family, weighed, nearby)
+        first = self._begin(family, most_trials, self._cheapest(weighed))
+        alive = [candidate for candidate in first if candidate not in weighed]
         for number, rung in enumerate(RUNGS):
             label = f"round {number + 1} of {len(RUNGS)}"
             still_open: list[Choice] = []
@@ -161,11 +174,95 @@ class Search:
                     weighed[candidate] = found
                     still_open += [] if found.reached else [found]
             alive = [choice.candidate for choice in self._survivors(still_open, number)]
-        if not self._given:
-            self._climb(self._cheapest(weighed), weighed)
+        self._look_around(family, weighed, nearby)
         chosen = self._choose(weighed)
         rest = [each for each in weighed.values() if each not in (chosen, self.nsgd)]
         return list(dict.fromkeys([chosen, self.nsgd, *sorted(rest, key=self._of)]))
+
+    def _lead(self, family: Mapping[Scheduled, Member], weighed: dict[Candidate, Choice]) -> None:
+        """Try what a run takes by default to its end: what is dearer need not be trained then.
+
+        If it does not get there, the dearest of its kind is tried in its place.
+        """
+        method = parse_method(usual_method(self._trials.config.optimizer, "workers"))
+        if not isinstance(method, Scheduled) or method not in family:
+            return
+        if not self._gets_there(method, family[method].step, weighed):
+            method = self._dearest(method, family)
+            self._gets_there(method, family[method].step, weighed)
+
+    def _gets_there(self, method: Scheduled, step: float, weighed: dict[Candidate, Choice]) -> bool:
+        """Whether the method reaches the target; if so, the shorter lengths are tried, too."""
+        there = False
+        for group in reversed(self._lengths_of(method, step)):
+            for candidate in group:
+                best = self._cheapest(weighed)
+                self._on_search(SearchProgress(method.label, 0, 1, best.cost))
+                found = self._weigh(candidate, 1.0, best)
+                if found is not None:
+                    weighed[candidate] = found
+                    if found.reached and not self._constant:  # at any step size, it costs as much
+                        break
+            if not any(each in weighed and weighed[each].reached for each in group):
+                return there
+            there = True
+        return there
+
+    def _dearest(self, method: Scheduled, family: Mapping[Scheduled, Member]) -> Scheduled:
+        """The end of the way from neighbour to neighbour that is always the dearest."""
+
+        def price(each: Scheduled) -> float:
+            at, T = self._place(each), self._trials.steps
+            if at is None:
+                return 0.0
+            return self._price(Candidate(each, at, 1.0, T)).of(self._goal, T)
+
+        while (dearer := max([method, *family[method].neighbours], key=price)) != method:
+            method = dearer
+        return method
+
+    def _look_around(
+        self, family: Mapping[Scheduled, Member], weighed: dict[Candidate, Choice], most: int
+    ) -> None:
+        """Go from the best to what is next to it and cheaper, in at most so many trials."""
+        best, tried = self._cheapest(weighed), {*weighed}
+        while best is not self.nsgd:
+            for candidate in self._next_to(best, family):
+                if candidate in tried:
+                    continue
+                if not most:
+                    return
+                most -= 1
+                self._on_search(SearchProgress("around the best", 0, 1, best.cost))
+                tried.add(candidate)
+                found = self._weigh(candidate, 1.0, best)
+                if found is not None:
+                    weighed[candidate] = found
+                    if found.reached and self._of(found) < self._of(best):
+                        best = found
+                        break
+            else:
+                return
+
+    def _next_to(self, best: Choice, family: Mapping[Scheduled, Member]) -> Iterator[Candidate]:
+        """What may be cheaper: the method at other step sizes or shorter, then its neighbours.
+
+        A neighbour is tried at the greatest length that is not too dear.
+        """
+        own = best.candidate
+
+        def at_sizes(lengths: list[list[Candidate]], sizes: list[float]) -> Iterator[Candidate]:
+            affordable = [group[0] for group in lengths if self._affordable(group[0], 1.0, best)]
+            for longest in affordable[-1:]:
+                for lr in self._given or sizes:
+                    yield replace(longest, lr=lr)
+
+        lengths = self._lengths_of(own.method, 1.0)
+        shorter = [group for group in lengths if group[0].steps < own.steps]
+        around = [own.lr, own.lr / 2, 2 * own.lr]
+        yield from at_sizes(lengths if self._constant else shorter, around)
+        for method in family[own.method].neighbours if own.method in family else ():
+            yield from at_sizes(self._lengths_of(method, 1.0), around[:2])
 
     def _cheapest(self, weighed: Mapping[Candidate, Choice]) -> Choice:
         return min((choice for choice in weighed.values() if choice.reached), key=self._of)
@@ -190,42 +287,65 @@ class Search:
         order = sorted(range(len(choices)), key=lambda k: (beaten[k], self._of(choices[k])))
         return [choices[k] for k in order[: max(_FEWEST, math.ceil(len(choices) / 2))]]
 
-    def _begin(self, methods: Mapping[Scheduled, float], most: int) -> list[Candidate]:
+    def _begin(
+        self, family: Mapping[Scheduled, Member], most: int, best: Choice
+    ) -> list[Candidate]:
         """The candidates that go together, at their first step sizes.
 
         If there are too many: without the largest and the smallest step size, then fewer methods,
         evenly in the order of their price.
         """
         T = self._trials.steps
-        groups: list[list[Candidate]] = []  # each a method and a length
-        for method, step in methods.items():
-            at = self._place(method)
-            if at is None or method == NSGD():
-                continue
-            lengths = (LONGEST,) if self._constant else LENGTHS
-            sizes = self._given or [self.nsgd.candidate.lr * step * each for each in STEP_SIZES]
-            for length in lengths:
-                every = self._trials(Candidate(method, at, 1.0, T)).every
-                steps = math.ceil(length * T / every) * every
-                if method.delay < steps:
-                    groups.append([Candidate(method, at, lr, steps) for lr in sizes])
+        groups = [
+            group
+            for method, member in family.items()
+            if method != NSGD()
+            for group in self._lengths_of(method, member.step)
+            if self._affordable(group[0], 1.0, best)
+        ]
         if sum(map(len, groups)) > most and not self._given:
-            groups = [group[1:-1] for group in groups]
+            groups = [sorted(group, key=lambda each: -each.lr)[1:-1] for group in groups]
         if sum(map(len, groups)) > most:
-            groups.sort(key=lambda group: self._price(group[0]).after(T).of(self._goal))
+            groups.sort(key=lambda group: self._price(group[0]).of(self._goal, T))
             many = max(1, most // len(groups[0]))
             groups = [groups[k] for k in np.linspace(0, len(groups) - 1, many).round().astype(int)]
         return [candidate for group in groups for candidate in group][:most]
 
-    def _weigh(self, candidate: Candidate, rung: float, best: Choice) -> Choice | None:
-        """Train up to a rung; None if it diverges, or is already dearer than the best."""
+    def _lengths_of(self, method: Scheduled, step: float) -> list[list[Candidate]]:
+        """A group for each length, the shortest first: the method at all its first step sizes."""
+        at, T = self._place(method), self._trials.steps
+        if at is None:
+            return []
+        sizes = self._given or [self.nsgd.candidate.lr * step * each for each in STEP_SIZES]
+        lengths = (LONGEST,) if self._constant else LENGTHS
+        whole = [self._in_whole_rounds(method, at, length * T) for length in lengths]
+        return [
+            [Candidate(method, at, lr, steps) for lr in sizes]
+            for steps in dict.fromkeys(whole)
+            if method.delay < steps
+        ]
+
+    def _in_whole_rounds(self, method: Scheduled, at: str, steps: float) -> int:
+        """At least so many steps, at the end of which the loss is measured."""
+        every = self._trials(Candidate(method, at, 1.0, self._trials.steps)).every
+        return math.ceil(steps / every) * every
+
+    def _affordable(self, candidate: Candidate, rung: float, best: Choice) -> int:
+        """The steps up to a rung that cost no more than the best; 0: none."""
         trial, price, most = self._trials(candidate), self._price(candidate), _TIE * self._of(best)
         every = trial.every
-        wanted = until = max(1, math.floor(rung * candidate.steps / every)) * every
-        if not self._constant and price.after(candidate.steps).of(self._goal) > most:
-            return None
-        while until > 0 and price.after(until).of(self._goal) > most:
+        until = max(1, math.floor(rung * candidate.steps / every)) * every
+        if not self._constant and price.of(self._goal, candidate.steps) > most:
+            return 0
+        while until > 0 and price.of(self._goal, until) > most:
             until -= every
+        return until
+
+    def _weigh(self, candidate: Candidate, rung: float, best: Choice) -> Choice | None:
+        """Train up to a rung; None if it diverges, or is already dearer than the best."""
+        trial, price = self._trials(candidate), self._price(candidate)
+        wanted = max(1, math.floor(rung * candidate.steps / trial.every)) * trial.every
+        until = self._affordable(candidate, rung, best)
         if until == 0:
             return None
         if self._constant:
@@ -234,8 +354,9 @@ class Search:
             ends = until == candidate.steps
             steps = until if ends and trial.losses(until)[-1] <= self.target else None
         if steps is not None:
-            cost = self._exact(candidate, steps)
-            return Choice(candidate, steps, cost, trial.losses(steps)[-1], reached=True)
+            cost, loss = self._exact(candidate, steps), trial.losses(steps)[-1]
+            there = all(self._rehearse(candidate, trials) for trials in self._rehearsals)
+            return Choice(candidate, steps, cost, loss, reached=there)
         losses = trial.losses(until)
         if until < wanted or not math.isfinite(losses[-1]):
             return None
@@ -247,26 +368,22 @@ class Search:
             cost = Cost(max(cost.seconds, whole.seconds), max(cost.bytes, whole.bytes))
         return Choice(candidate, until, cost, lowest, reached=False)
 
-    def _climb(self, best: Choice, weighed: dict[Candidate, Choice]) -> None:
-        """Try step sizes beyond those that the best began with, while they are better."""
-
-        def score(lr: float) -> float:
-            candidate = replace(best.candidate, lr=lr)
-            found = weighed.get(candidate) or self._weigh(candidate, 1.0, best)
-            if found is None or not found.reached:
-                return math.inf
-            weighed[candidate] = found
-            return self._of(found)
-
-        if best is not self.nsgd:
-            _climbed(best.candidate.lr, score)
-
     def _choose(self, weighed: Mapping[Candidate, Choice]) -> Choice:
         """The cheapest, or of those about as cheap the one that saves most of the other."""
         most = _TIE * self._of(self._cheapest(weighed))
         other = "bytes" if self._goal == "time" else "time"
         tied = [each for each in weighed.values() if each.reached and self._of(each) <= most]
         return min(tied, key=lambda choice: (choice.cost.of(other), self._of(choice)))
+
+    def _rehearse(self, candidate: Candidate, trials: Trials) -> bool:
+        """Whether a candidate gets to NSGD's loss on another seed, too."""
+        target = self._wanted
+        if target is None:
+            target = _near(min(trials(self.nsgd.candidate).losses(trials.steps)))
+        trial = trials(candidate)
+        if self._constant:
+            return trial.reaches(target, candidate.steps) is not None
+        return trial.losses(candidate.steps)[-1] <= target
 
     # ---- costs -------------------------------------------------------------------------------
 
@@ -296,6 +413,10 @@ class Search:
                 continue
             return place
         return None
+
+
+def _near(loss: float) -> float:
+    return loss + WITHIN * abs(loss)
 
 
 def _climbed(lr: float, score: Callable[[float], float | tuple[float, float]]) -> float:

@@ -117,6 +117,7 @@ class Trials:
         self.steps_trained = 0
         self._trials: dict[Candidate, Trial] = {}
         self._recent: list[Trial] = []
+        self._others: dict[int, Trials] = {}
         self._traced: Simulator | None = None
         model_bytes = job.sizes().push * job.num_workers
         self._max_kept = max(1, _MEMORY_BYTES // max(1, model_bytes))
@@ -125,6 +126,15 @@ class Trials:
         if candidate not in self._trials:
             self._trials[candidate] = Trial(self, candidate)
         return self._trials[candidate]
+
+    def on_another_seed(self, number: int) -> Trials:
+        """The same, `number` seeds on; made once."""
+        if number not in self._others:
+            config = dataclasses.replace(
+                self.config, seed=self.config.seed + number, execution=self.execution
+            )
+            self._others[number] = Trials(*self._problem, config, self.schedule)
+        return self._others[number]
 
     def job(self, candidate: Candidate) -> Job:
         """The job of a candidate; raises ConfigError if its parts do not go together."""
