@@ -193,6 +193,7 @@ def plan(
         raise ConfigError("The trials are of a plan with other settings: leave them out.")
     before = trials.steps_trained
     search = Search(
+        candidates(methods),
         trials,
         network,
         goal,
@@ -202,9 +203,8 @@ def plan(
         rehearsals=rehearsals,
         on_search=on_search,
     )
-    family = candidates(methods)
     nsgd = search.nsgd
-    weighed = search.run(family, most_trials or _affordable(trials))
+    weighed = search.run(most_trials or _affordable(trials))
     chosen = weighed[0]
     nsgd_job = trials.job(dataclasses.replace(nsgd.candidate, steps=nsgd.steps))
     chosen_job = trials.job(dataclasses.replace(chosen.candidate, steps=chosen.steps))

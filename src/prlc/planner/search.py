@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -69,6 +70,7 @@ class Search:
 
     def __init__(
         self,
+        family: Mapping[Scheduled, Member],
         trials: Trials,
         network: Network,
         goal: str,
@@ -80,12 +82,13 @@ class Search:
         on_search: OnSearch | None = None,
     ) -> None:
         """`optimizer_at`: None for wherever a method lets it run, the server if it may."""
-        self._trials, self._network, self._goal = trials, network, goal
+        self._family, self._trials, self._network, self._goal = family, trials, network, goal
         self._rehearsals = [trials.on_another_seed(number) for number in range(1, rehearsals + 1)]
         self._optimizer_at, self._given, self._wanted = optimizer_at, step_sizes, target
         self._on_search = on_search or (lambda _: None)
         self._prices: dict[tuple[Scheduled, str, int], Price] = {}
         self._constant = trials.schedule == "constant"
+        self._weighed: dict[Candidate, Choice] = {}
 
     # ---- the target --------------------------------------------------------------------------
 
@@ -155,60 +158,66 @@ class Search:
 
     # ---- the family --------------------------------------------------------------------------
 
-    def run(self, family: Mapping[Scheduled, Member], most_trials: int) -> list[Choice]:
+    def run(self, most_trials: int) -> list[Choice]:
         """All that were weighed; the chosen one first, then NSGD."""
-        weighed = {self.nsgd.candidate: self.nsgd}
+        self._weighed = {self.nsgd.candidate: self.nsgd}
         nearby = math.ceil(most_trials / _NEARBY)
-        self._lead(family, weighed)
-        self._look_around(family, weighed, nearby)
-        first = self._begin(family, most_trials, self._cheapest(weighed))
-        alive = [candidate for candidate in first if candidate not in weighed]
+        self._lead()
+        self._look_around(nearby)
+        alive = [each for each in self._begin(most_trials) if each not in self._weighed]
         for number, rung in enumerate(RUNGS):
             label = f"round {number + 1} of {len(RUNGS)}"
-            still_open: list[Choice] = []
-            for done, candidate in enumerate(alive):
-                best = self._cheapest(weighed)
-                self._on_search(SearchProgress(label, done + 1, len(alive), best.cost))
-                found = self._weigh(candidate, rung, best)
-                if found is not None:
-                    weighed[candidate] = found
-                    still_open += [] if found.reached else [found]
+            tried = [
+                self._try(candidate, rung, SearchProgress(label, done + 1, len(alive)))
+                for done, candidate in enumerate(alive)
+            ]
+            still_open = [found for found in tried if found is not None and not found.reached]
             alive = [choice.candidate for choice in self._survivors(still_open, number)]
-        self._look_around(family, weighed, nearby)
-        chosen = self._choose(weighed)
-        rest = [each for each in weighed.values() if each not in (chosen, self.nsgd)]
+        self._look_around(nearby)
+        chosen = self._choose()
+        rest = [each for each in self._weighed.values() if each not in (chosen, self.nsgd)]
         return list(dict.fromkeys([chosen, self.nsgd, *sorted(rest, key=self._of)]))
 
-    def _lead(self, family: Mapping[Scheduled, Member], weighed: dict[Candidate, Choice]) -> None:
+    @property
+    def _cheapest(self) -> Choice:
+        return min((each for each in self._weighed.values() if each.reached), key=self._of)
+
+    def _try(self, candidate: Candidate, rung: float, progress: SearchProgress) -> Choice | None:
+        """Weigh a candidate against the cheapest so far, and remember it."""
+        best = self._cheapest
+        self._on_search(replace(progress, best=best.cost))
+        found = self._weigh(candidate, rung, best)
+        if found is not None:
+            self._weighed[candidate] = found
+        return found
+
+    def _lead(self) -> None:
         """Try what a run takes by default to its end: what is dearer need not be trained then.
 
         If it does not get there, the dearest of its kind is tried in its place.
         """
         method = parse_method(usual_method(self._trials.config.optimizer, "workers"))
-        if not isinstance(method, Scheduled) or method not in family:
+        if not isinstance(method, Scheduled) or method not in self._family:
             return
-        if not self._gets_there(method, family[method].step, weighed):
-            method = self._dearest(method, family)
-            self._gets_there(method, family[method].step, weighed)
+        if not self._gets_there(method):
+            self._gets_there(self._dearest_like(method))
 
-    def _gets_there(self, method: Scheduled, step: float, weighed: dict[Candidate, Choice]) -> bool:
+    def _gets_there(self, method: Scheduled) -> bool:
         """Whether the method reaches the target; if so, the shorter lengths are tried, too."""
         there = False
-        for group in reversed(self._lengths_of(method, step)):
+        for group in reversed(self._lengths_of(method)):
+            reached = False
             for candidate in group:
-                best = self._cheapest(weighed)
-                self._on_search(SearchProgress(method.label, 0, 1, best.cost))
-                found = self._weigh(candidate, 1.0, best)
-                if found is not None:
-                    weighed[candidate] = found
-                    if found.reached and not self._constant:  # at any step size, it costs as much
-                        break
-            if not any(each in weighed and weighed[each].reached for each in group):
-                return there
+                found = self._try(candidate, 1.0, SearchProgress(method.label, 0, 1))
+                reached |= found is not None and found.reached
+                if reached and not self._constant:
+                    break  # at any other step size it costs as much
+            if not reached:
+                break
             there = True
         return there
 
-    def _dearest(self, method: Scheduled, family: Mapping[Scheduled, Member]) -> Scheduled:
+    def _dearest_like(self, method: Scheduled) -> Scheduled:
         """The end of the way from neighbour to neighbour that is always the dearest."""
 
         def price(each: Scheduled) -> float:
@@ -217,34 +226,26 @@ class Search:
                 return 0.0
             return self._price(Candidate(each, at, 1.0, T)).of(self._goal, T)
 
-        while (dearer := max([method, *family[method].neighbours], key=price)) != method:
+        while (dearer := max([method, *self._family[method].neighbours], key=price)) != method:
             method = dearer
         return method
 
-    def _look_around(
-        self, family: Mapping[Scheduled, Member], weighed: dict[Candidate, Choice], most: int
-    ) -> None:
+    def _look_around(self, most: int) -> None:
         """Go from the best to what is next to it and cheaper, in at most so many trials."""
-        best, tried = self._cheapest(weighed), {*weighed}
+        tried, best = {*self._weighed}, self._cheapest
         while best is not self.nsgd:
-            for candidate in self._next_to(best, family):
-                if candidate in tried:
-                    continue
-                if not most:
-                    return
+            untried = (each for each in self._next_to(best) if each not in tried)
+            for candidate in islice(untried, most):
                 most -= 1
-                self._on_search(SearchProgress("around the best", 0, 1, best.cost))
                 tried.add(candidate)
-                found = self._weigh(candidate, 1.0, best)
-                if found is not None:
-                    weighed[candidate] = found
-                    if found.reached and self._of(found) < self._of(best):
-                        best = found
-                        break
-            else:
+                self._try(candidate, 1.0, SearchProgress("around the best", 0, 1))
+                if self._cheapest is not best:
+                    break
+            if self._cheapest is best:
                 return
+            best = self._cheapest
 
-    def _next_to(self, best: Choice, family: Mapping[Scheduled, Member]) -> Iterator[Candidate]:
+    def _next_to(self, best: Choice) -> Iterator[Candidate]:
         """What may be cheaper: the method at other step sizes or shorter, then its neighbours.
 
         A neighbour is tried at the greatest length that is not too dear.
@@ -257,15 +258,11 @@ class Search:
                 for lr in self._given or sizes:
                     yield replace(longest, lr=lr)
 
-        lengths = self._lengths_of(own.method, 1.0)
+        lengths, around = self._lengths_of(own.method), [own.lr, own.lr / 2, 2 * own.lr]
         shorter = [group for group in lengths if group[0].steps < own.steps]
-        around = [own.lr, own.lr / 2, 2 * own.lr]
         yield from at_sizes(lengths if self._constant else shorter, around)
-        for method in family[own.method].neighbours if own.method in family else ():
-            yield from at_sizes(self._lengths_of(method, 1.0), around[:2])
-
-    def _cheapest(self, weighed: Mapping[Candidate, Choice]) -> Choice:
-        return min((choice for choice in weighed.values() if choice.reached), key=self._of)
+        for method in self._family[own.method].neighbours:
+            yield from at_sizes(self._lengths_of(method), around[:2])
 
     def _survivors(self, choices: list[Choice], number: int) -> list[Choice]:
         """Who goes on: at first each method without its worst step size, then half of all.
@@ -287,20 +284,18 @@ class Search:
         order = sorted(range(len(choices)), key=lambda k: (beaten[k], self._of(choices[k])))
         return [choices[k] for k in order[: max(_FEWEST, math.ceil(len(choices) / 2))]]
 
-    def _begin(
-        self, family: Mapping[Scheduled, Member], most: int, best: Choice
-    ) -> list[Candidate]:
+    def _begin(self, most: int) -> list[Candidate]:
         """The candidates that go together, at their first step sizes.
 
         If there are too many: without the largest and the smallest step size, then fewer methods,
         evenly in the order of their price.
         """
-        T = self._trials.steps
+        T, best = self._trials.steps, self._cheapest
         groups = [
             group
-            for method, member in family.items()
+            for method in self._family
             if method != NSGD()
-            for group in self._lengths_of(method, member.step)
+            for group in self._lengths_of(method)
             if self._affordable(group[0], 1.0, best)
         ]
         if sum(map(len, groups)) > most and not self._given:
@@ -311,12 +306,13 @@ class Search:
             groups = [groups[k] for k in np.linspace(0, len(groups) - 1, many).round().astype(int)]
         return [candidate for group in groups for candidate in group][:most]
 
-    def _lengths_of(self, method: Scheduled, step: float) -> list[list[Candidate]]:
+    def _lengths_of(self, method: Scheduled) -> list[list[Candidate]]:
         """A group for each length, the shortest first: the method at all its first step sizes."""
         at, T = self._place(method), self._trials.steps
         if at is None:
             return []
-        sizes = self._given or [self.nsgd.candidate.lr * step * each for each in STEP_SIZES]
+        middle = self.nsgd.candidate.lr * self._family[method].step
+        sizes = self._given or [middle * each for each in STEP_SIZES]
         lengths = (LONGEST,) if self._constant else LENGTHS
         whole = [self._in_whole_rounds(method, at, length * T) for length in lengths]
         return [
@@ -368,11 +364,12 @@ class Search:
             cost = Cost(max(cost.seconds, whole.seconds), max(cost.bytes, whole.bytes))
         return Choice(candidate, until, cost, lowest, reached=False)
 
-    def _choose(self, weighed: Mapping[Candidate, Choice]) -> Choice:
+    def _choose(self) -> Choice:
         """The cheapest, or of those about as cheap the one that saves most of the other."""
-        most = _TIE * self._of(self._cheapest(weighed))
+        most = _TIE * self._of(self._cheapest)
         other = "bytes" if self._goal == "time" else "time"
-        tied = [each for each in weighed.values() if each.reached and self._of(each) <= most]
+        there = [each for each in self._weighed.values() if each.reached]
+        tied = [each for each in there if self._of(each) <= most]
         return min(tied, key=lambda choice: (choice.cost.of(other), self._of(choice)))
 
     def _rehearse(self, candidate: Candidate, trials: Trials) -> bool:
