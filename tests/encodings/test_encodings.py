@@ -21,6 +21,7 @@ from prlc.encodings.bits import (
     packed_size,
     unpack_ascending,
 )
+from prlc.encodings.topk import _ranks
 from prlc.errors import ConfigError
 
 #: A new encoding is a new row here.
@@ -393,3 +394,13 @@ def test_what_is_no_text_is_refused(value: Any) -> None:
 def test_encodings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         parse_encoding("int8").chunk = 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("length", [16, 2**16, 2**16 + 1])
+def test_ranks_follow_magnitudes_then_places_at_any_length(length: int) -> None:
+    sizes = torch.linspace(0, 1, length).flip(0)
+    sizes[1] = sizes[0] = torch.finfo(torch.float32).max  # the largest that there are
+    ranks = _ranks(sizes[None])[0].long()
+    assert ranks.argsort(descending=True)[:2].tolist() == [0, 1]
+    assert (ranks[1:] < ranks[:-1]).all()
+    assert ranks.min() >= 0

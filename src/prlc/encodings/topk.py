@@ -186,8 +186,9 @@ def _ranks(sizes: Tensor) -> Tensor:
     are sent must not depend on the order of summation.
     """
     length = sizes.shape[-1]
-    later = torch.arange(length - 1, -1, -1, device=sizes.device)
-    return sizes.to(torch.bfloat16).view(torch.int16).long() * length + later
+    whole = torch.int32 if length <= 2**16 else torch.int64  # 15 bits, and those of a place
+    later = torch.arange(length - 1, -1, -1, dtype=whole, device=sizes.device)
+    return sizes.to(torch.bfloat16).view(torch.int16).to(whole).mul_(length).add_(later)
 
 
 def cosine(values: Tensor) -> Tensor:
