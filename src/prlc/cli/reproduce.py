@@ -44,8 +44,8 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(FIGURES)} or all of the paper; or {BEYOND}: every method's way to "
-            "NSGD's loss."
+            help=f"{', '.join(FIGURES)} or all of the paper, or some as in fig1,fig2; or {BEYOND}: "
+            "every method's way to NSGD's loss."
         ),
     ] = "all",
     scale: Annotated[

@@ -57,7 +57,7 @@ def reproduce(
     Finished runs in `out` are reused and interrupted ones resumed. `seeds` is the number of runs
     per curve (default: the scale's own), `jobs` the number of processes; a GPU always uses one.
     """
-    wanted = [paper().figure(name) for name in (FIGURES if figures == "all" else (figures,))]
+    wanted = [paper().figure(n) for n in (FIGURES if figures == "all" else figures.split(","))]
     problems = _problems(model, scale, seeds)
     check_positive("jobs", jobs)
     names = [problem.data for problem in problems]
