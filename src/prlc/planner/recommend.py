@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EVAL_SAMPLES = 1_000  # every few steps of a trial: more would take as long as its training
 _TRIALS = 500  # more than the family has with a constant step size
-_FEWEST_TRIALS = 40
+_FEWEST_TRIALS = 24
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
 _TRAINED = 0.6  # of the steps of all trials, if each ran for as long as NSGD
 
