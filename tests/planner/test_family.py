@@ -6,7 +6,8 @@ import pytest
 
 from prlc.errors import ConfigError
 from prlc.methods import LocalSGD, Scheduled, parse_method
-from prlc.planner.family import FAMILY, VALUES, Line, candidates
+from prlc.planner import recommend
+from prlc.planner.family import FAMILY, STEP_SIZES, VALUES, Line, candidates
 from prlc.runs.config import usual_method
 
 
@@ -15,6 +16,7 @@ def test_every_line_is_a_method() -> None:
     assert all(isinstance(method, Scheduled) for method in methods)
     assert len(methods) == len({str(method) for method in methods})
     assert len(candidates([*FAMILY, Line("pr:0.123")])) == len(methods) + 1
+    assert len(methods) * len(STEP_SIZES) <= recommend._TRIALS, "a plan has room for all of them"
 
 
 def test_names_in_braces_stand_for_values() -> None:

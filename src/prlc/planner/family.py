@@ -36,7 +36,7 @@ VALUES: dict[str, tuple[object, ...]] = {
     "h": (1, 2, 5, 10, 25, 50),
     "long": (8, 16, 32, 64),
     "r": (0.5, 0.2, 0.1, 0.05),
-    "share": (0.05, 0.025, 0.012, 0.006),
+    "share": (0.05, 0.025, 0.012),
     "tiny": (0.02, 0.01, 0.005),
     "small": ("int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
     "guess": ("ahead", "ahead-snr"),
