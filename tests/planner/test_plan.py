@@ -129,6 +129,7 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
     given: dict[str, Any] = {"network": "wan", "schedule": "cosine", "goal": "bytes"}
     free, held = plan_anew(**given), plan_anew(rehearsals=3, **given)
     assert (free.seeds, held.seeds) == (1, 4)
+    assert held.effort.steps > free.effort.steps
     there = [{each.candidate for each in plan.weighed if each.reached} for plan in (free, held)]
     assert there[1] < there[0]  # some fail on another seed
     assert held.chosen.candidate in there[1]

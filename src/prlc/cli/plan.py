@@ -97,7 +97,7 @@ def plan(
     Prints a table against NSGD, how close the choice is to a network that takes no time, and the
     command that trains with it.
 
-    `prlc plan --network wan`                               built-in digits, about a minute
+    `prlc plan --network wan`                               built-in digits, a minute or two
 
     `prlc plan --network mobile --for bytes --model cnn`    what sends least?
 

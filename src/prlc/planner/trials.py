@@ -89,7 +89,7 @@ class Trial:
         self._trials.keep(self)
         while self._engine.steps_done < steps:
             self._engine.step()
-            self._trials.steps_trained += 1
+            self._trials.own_steps += 1
         return self._engine
 
 
@@ -114,7 +114,7 @@ class Trials:
             copy.deepcopy(job.model),
         )
         self.execution: Execution = config.execution or choose_execution(job)
-        self.steps_trained = 0
+        self.own_steps = 0
         self._trials: dict[Candidate, Trial] = {}
         self._recent: list[Trial] = []
         self._others: dict[int, Trials] = {}
@@ -126,6 +126,11 @@ class Trials:
         if candidate not in self._trials:
             self._trials[candidate] = Trial(self, candidate)
         return self._trials[candidate]
+
+    @property
+    def steps_trained(self) -> int:
+        """Of all trials, on other seeds too."""
+        return self.own_steps + sum(other.steps_trained for other in self._others.values())
 
     def on_another_seed(self, number: int) -> Trials:
         """The same, `number` seeds on; made once."""
