@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from torch import nn
@@ -61,6 +62,14 @@ def test_what_limits_a_run(model: nn.Module, digits: Dataset, network: Network, 
     assert saved[limit] > 0.9
     whole = Price(job, infinitely_fast(network)).after(20).seconds
     assert whole == pytest.approx(20 * (network.step_seconds or 0.0))
+
+
+def test_an_infinitely_fast_network_has_the_same_workers() -> None:
+    for network in map(Network.of, PRESETS):
+        fast = infinitely_fast(network)
+        assert fast.latency == 0
+        assert fast.server_up == fast.server_down == fast.worker_up == fast.worker_down == math.inf
+        assert (fast.compute_speed, fast.stragglers) == (network.compute_speed, network.stragglers)
 
 
 def test_nothing_is_saved_where_nothing_takes_time(model: nn.Module, digits: Dataset) -> None:

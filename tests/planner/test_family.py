@@ -54,8 +54,8 @@ def test_values_in_no_order_are_all_next_to_each_other() -> None:
     members = candidates(["local-sgd:{H}:meanwhile={guess}:up=topk"])
     first = next(iter(members))
     assert [(each.every, each.meanwhile.name) for each in members[first].neighbours] == [
-        (5, "ahead"),
         (5, "ahead-snr"),
+        (5, "ahead"),
     ]
 
 
@@ -71,7 +71,7 @@ def test_the_default_is_a_member_that_has_neighbours(optimizer: str) -> None:
     [
         (
             "local-sgd:{steps}",
-            "stand for H, h, long, r, share, tiny, small, guess, as in local-sgd:{H}; got",
+            "stand for H, h, long, r, ternary, fading, small, guess, as in local-sgd:{H}; got",
         ),
         ("local-sgd:{H", "Braces in a method"),
         ("local-sgd:{}", "Braces in a method"),

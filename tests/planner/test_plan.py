@@ -80,19 +80,15 @@ def test_the_same_seed_repeats_and_trials_can_be_shared(plan_anew: Quick) -> Non
         plan_anew(seed=2, trials=shared.trials)
 
 
-def test_fewer_trials_take_less_and_span_the_prices(quick: Quick) -> None:
-    methods = ["local-sgd:{H}:up={small}:down={small}"]
+def test_fewer_trials_take_less_and_begin_with_one_of_each_kind(quick: Quick) -> None:
+    methods = ["local-sgd:{H}:up={small}:down={small}", "nsgd:up={small}:down={small}"]
     whole = quick(methods=methods, network="wan")
     few = quick(methods=methods, network="wan", most_trials=9)
-    around = 2 * math.ceil(9 / 4)  # trials next to the best
-    assert len(few.weighed) <= 1 + 9 + around < len(whole.weighed)
+    assert 1 < len(few.weighed) <= 1 + 9 < len(whole.weighed)
     assert few.effort.steps < whole.effort.steps
-    sizes: dict[str, set[float]] = {}
-    for each in few.weighed:
-        sizes.setdefault(str(each.candidate.method), set()).add(each.candidate.lr)
-    assert len(sizes) >= 5  # NSGD too
     own = few.nsgd.candidate.lr
-    assert all({own, own / 2} & tried for tried in sizes.values())
+    assert {each.candidate.lr for each in few.weighed} <= {own / 2, own, 2 * own}
+    assert few.chosen.cost.seconds < few.nsgd.cost.seconds
 
 
 def test_a_model_that_computes_for_long_gets_fewer_trials(
@@ -105,11 +101,11 @@ def test_a_model_that_computes_for_long_gets_fewer_trials(
 
 
 def test_the_default_leads_and_what_is_next_to_it_follows(quick: Quick) -> None:
-    """The default does not get there in so few steps; the dearest of its kind does."""
+    """The default does not get there in so few steps; its dearest neighbour does."""
     given: dict[str, Any] = {"methods": FAMILY[:1], "goal": "bytes", "network": "wan"}
     one, several = quick(most_trials=1, **given), quick(most_trials=24, **given)
     tried = [str(each.candidate.method) for each in one.weighed]
-    assert {"whisper", "whisper:1:up=topk,0.05,bits=1:down=topk,0.05,bits=1"} < {*tried}
+    assert {"whisper", "whisper:2:meanwhile=ahead-snr"} < {*tried}
     assert several.chosen.cost.bytes < one.chosen.cost.bytes < one.nsgd.cost.bytes / 10
 
 
@@ -126,7 +122,7 @@ def test_what_is_dearer_than_the_leader_is_hardly_trained(quick: Quick) -> None:
 def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
     plan_anew: Quick, model: nn.Module, digits: Dataset
 ) -> None:
-    given: dict[str, Any] = {"network": "wan", "schedule": "cosine", "goal": "bytes"}
+    given: dict[str, Any] = {"network": "wan", "schedule": "cosine", "goal": "bytes", "seed": 2}
     free, held = plan_anew(**given), plan_anew(rehearsals=3, **given)
     assert (free.seeds, held.seeds) == (1, 4)
     assert held.effort.steps > free.effort.steps
@@ -134,7 +130,7 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
     assert there[1] < there[0]  # some fail on another seed
     assert held.chosen.candidate in there[1]
     same = {name: QUICK[name] for name in ("workers", "batch_size", "execution")}
-    for seed in range(4):
+    for seed in range(2, 6):
         losses = [
             prlc.train(
                 model, F.cross_entropy, digits, method=candidate.method, lr=candidate.lr,
@@ -146,7 +142,8 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
 
 
 def test_a_target_may_be_given(quick: Quick) -> None:
-    free = quick()
+    free, closer = quick(), quick(within=0.001)
+    assert closer.target_loss / 1.001 == pytest.approx(free.target_loss / 1.01)
     nearer = quick(target_loss=free.target_loss * 1.5)
     assert nearer.target_loss == free.target_loss * 1.5
     assert nearer.nsgd.steps < free.nsgd.steps
@@ -222,6 +219,7 @@ def test_the_picture_marks_the_choice(quick: Quick) -> None:
         ({"steps": 3}, "at least 8 steps"),
         ({"most_trials": 0}, "at least 1 trial"),
         ({"rehearsals": -1}, "rehearsals must be a whole number"),
+        ({"within": 1.0}, "within is a share of NSGD's loss, 0 or more and below 1, but is 1.0"),
         ({"optimizer_at": "moon"}, "must be one of workers, server"),
         ({"workers": 0}, "workers must be a whole number"),
         ({"network": "moon"}, "moon"),
@@ -234,6 +232,7 @@ def test_bad_input_gets_a_sentence(quick: Quick, changes: dict[str, Any], senten
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_choice_is_near_the_best_of_an_exhaustive_grid() -> None:
     """Every method of the family at more step sizes than a plan begins with, in full."""
     digits = load_digits()

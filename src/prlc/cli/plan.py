@@ -65,17 +65,20 @@ def plan(
     target_loss: Annotated[
         float | None,
         typer.Option(
-            help="Training loss to reach. Default: NSGD's lowest within --steps, to within 1%."
+            help="Training loss to reach. Default: NSGD's lowest within --steps, to --within."
         ),
     ] = None,
+    within: Annotated[
+        float, typer.Option(help="How close to NSGD's lowest loss is close enough: 0.01 is 1%.")
+    ] = planner.WITHIN,
     steps: Annotated[
         int, typer.Option(help="Steps of NSGD, which set the target; trials take at most twice.")
     ] = 200,
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Pairs of method and step size to begin with, at most (default: 500, or fewer for "
-            "a model that computes for long)."
+            help="Pairs of method and step size to try, at most (default: 640, or fewer for a "
+            "model that computes for long)."
         ),
     ] = None,
     rehearsals: Annotated[
@@ -93,7 +96,7 @@ def plan(
 ) -> None:
     """Find the method and step size that reach NSGD's loss soonest, or with the fewest bytes.
 
-    Tries the family of methods in the simulator by successive halving, priced by the network clock.
+    Tries the family of methods in the simulator, priced by the network clock.
     Prints a table against NSGD, how close the choice is to a network that takes no time, and the
     command that trains with it.
 
@@ -118,6 +121,7 @@ def plan(
             learning_rates=lr or None,
             optimizer_at=optimizer_at,
             target_loss=target_loss,
+            within=within,
             steps=steps,
             most_trials=trials,
             rehearsals=rehearsals,

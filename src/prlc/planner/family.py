@@ -24,22 +24,34 @@ class Line:
 class Member:
     """What a plan knows of a method."""
 
+    line: str
+    """The text of its line."""
     step: float
     """Its line's."""
     neighbours: list[Scheduled] = field(default_factory=list)
     """Those of its line in which one value is the next larger or the next smaller."""
 
 
-#: What a name in braces stands for.
+#: What a name in braces stands for, the dearest value first.
 VALUES: dict[str, tuple[object, ...]] = {
     "H": (2, 5, 10, 25, 50),
-    "h": (1, 2, 5, 10, 25, 50),
-    "long": (8, 16, 32, 64),
+    "h": (1, 2, 5, 10, 20, 40),
+    "long": (4, 8, 16, 32, 64),
     "r": (0.5, 0.2, 0.1, 0.05),
-    "share": (0.05, 0.025, 0.012),
-    "tiny": (0.02, 0.01, 0.005),
+    "ternary": (
+        "up=topk,0.05,bits=1:down=topk,0.05,bits=1",
+        "up=topk,0.025,bits=1:down=topk,0.05,bits=1",
+        "up=topk,0.0125,bits=1:down=topk,0.05,bits=1",
+        "up=topk,0.025,bits=1:down=topk,0.025,bits=1",
+        "up=topk,0.0125,bits=1:down=topk,0.025,bits=1",
+    ),
+    "fading": (
+        "up=topk,0.02,bits=1,decay=0.95:down=topk,0.1,bits=1",
+        "up=topk,0.02,bits=1,decay=0.95:down=topk,0.05,bits=1",
+        "up=topk,0.01,bits=1,decay=0.95:down=topk,0.05,bits=1",
+    ),
     "small": ("int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
-    "guess": ("ahead", "ahead-snr"),
+    "guess": ("ahead-snr", "ahead"),
 }
 
 #: Names whose values are in no order: what is next to a method may have any of them.
@@ -48,10 +60,8 @@ _UNORDERED = {"guess"}
 #: The candidates. Those that do not fit the optimizer or the length of the run are left out.
 FAMILY: tuple[Line, ...] = (
     # Few or frequent, but always tiny messages; the last one for AdamW.
-    Line("whisper:{h}:up=topk,{share},bits=1:down=topk,{share},bits=1:meanwhile={guess}"),
-    Line(
-        "whisper:{long}:up=topk,{tiny},bits=1,decay=0.95:down=topk,0.05,bits=1:meanwhile=ahead-snr"
-    ),
+    Line("whisper:{h}:{ternary}:meanwhile={guess}"),
+    Line("whisper:{long}:{fading}:meanwhile=ahead-snr"),
     # Every step, small messages.
     Line("nsgd:up={small}:down={small}"),
     Line("pipe-sgd:up={small}:down={small}"),
@@ -83,7 +93,7 @@ def candidates(lines: Iterable[Line | str] = FAMILY) -> dict[Scheduled, Member]:
         }
         for places, method in methods.items():
             near = [other for at, other in methods.items() if _are_neighbours(names, places, at)]
-            found.setdefault(method, Member(step)).neighbours.extend(near)
+            found.setdefault(method, Member(text, step)).neighbours.extend(near)
     return found
 
 

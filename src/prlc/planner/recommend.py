@@ -24,15 +24,18 @@ from prlc.optim.optimizers import OptimizerFactory
 from prlc.optim.schedules import parse_lr_schedule
 from prlc.planner.cost import GOALS, Price, infinitely_fast, saved_if_free
 from prlc.planner.family import FAMILY, Line, candidates
-from prlc.planner.search import Choice, OnSearch, Search
+from prlc.planner.prices import Choice, Prices
+from prlc.planner.search import OnSearch, Search
 from prlc.planner.trials import Candidate, Trials
 from prlc.runs.config import Config
+from prlc.text import is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
 EVAL_SAMPLES = 1_000  # every few steps of a trial: more would take as long as its training
-_TRIALS = 500  # more than the family has with a constant step size
+_TRIALS = 640  # more than the family has with a constant step size
 _FEWEST_TRIALS = 24
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
 _TRAINED = 0.6  # of the steps of all trials, if each ran for as long as NSGD
@@ -58,6 +61,8 @@ class Plan:
     """All candidates, the cheapest first after the two above."""
     goal: str
     target_loss: float
+    within: float
+    """Of NSGD's lowest loss, where no target was given."""
     limit_seconds: float
     """NSGD's steps on an infinitely fast network."""
     saved_if_free: dict[str, float]
@@ -125,6 +130,7 @@ def plan(
     methods: Sequence[str | Line] = FAMILY,
     learning_rates: Sequence[float] | None = None,
     target_loss: float | None = None,
+    within: float = WITHIN,
     steps: int = 200,
     most_trials: int | None = None,
     rehearsals: int = 0,
@@ -148,16 +154,16 @@ def plan(
     methods: what to choose from, as text; `{H}`, `{r}` and `{small}` stand for several values. NSGD
         always runs too, and what `prlc.train` takes by default runs first if it is among them.
     learning_rates: the step sizes to choose from; found by doubling and halving by default.
-    target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size, to
-        within 1%.
+    target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size.
+    within: how close to NSGD's lowest loss is close enough; 0.01 is 1%.
     steps: of NSGD's run; no trial is longer than twice that.
-    most_trials: pairs of method and step size to begin with. If there are more, methods get fewer
-        step sizes, then some are left out, evenly in the order of their price. None: 500, or fewer
-        for a model that computes for long.
+    most_trials: pairs of method and step size to try. If the family has more, only what is next
+        to the default and one of each kind is tried. None: 640, or fewer for a model that computes
+        for long.
     rehearsals: further seeds on which a candidate has to get to NSGD's loss, too.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
-        as a whole.
+        as a whole, and its length is part of the search.
     eval_samples: of the training data, on which losses are measured; None: all.
     trials: those of an earlier plan with the same settings, so that plans for several networks
         share the training. All other settings are as in `prlc.train`.
@@ -169,6 +175,10 @@ def plan(
         raise ConfigError(f"A plan needs at least 1 trial, but most_trials is {most_trials!r}.")
     if type(rehearsals) is not int or rehearsals < 0:
         raise ConfigError(f"rehearsals must be a whole number, 0 or more, but is {rehearsals!r}.")
+    if not (is_number(within) and 0 <= within < 1):
+        raise ConfigError(
+            f"within is a share of NSGD's loss, 0 or more and below 1, but is {within!r}."
+        )
     if learning_rates is not None and not learning_rates:
         raise ConfigError("Give at least one learning rate to choose from, or none to find them.")
     for lr in learning_rates or ():
@@ -195,11 +205,10 @@ def plan(
     search = Search(
         candidates(methods),
         trials,
-        network,
-        goal,
-        optimizer_at=optimizer_at,
+        Prices(trials, network, goal, optimizer_at),
         step_sizes=learning_rates,
         target=target_loss,
+        within=within,
         rehearsals=rehearsals,
         on_search=on_search,
     )
@@ -213,7 +222,8 @@ def plan(
         nsgd=nsgd,
         weighed=tuple(weighed),
         goal=goal,
-        target_loss=search.target,
+        target_loss=search.target.loss,
+        within=within,
         limit_seconds=Price(nsgd_job, infinitely_fast(network)).after(nsgd.steps).seconds,
         saved_if_free=saved_if_free(chosen_job, network, chosen.steps),
         effort=Effort(len(weighed), trials.steps_trained - before, time.perf_counter() - began),

@@ -9,8 +9,8 @@ from rich import box
 from rich.table import Table
 
 from prlc.network.units import format_bytes, format_seconds
+from prlc.planner.prices import LONGEST, Choice
 from prlc.planner.recommend import Plan
-from prlc.planner.search import LONGEST, WITHIN, Choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,9 +95,9 @@ def _basis(plan: Plan) -> str:
     effort, there = plan.effort, sum(choice.reached for choice in plan.weighed)
     seeds = "One seed" if plan.seeds == 1 else f"The chosen one gets there on {plan.seeds} seeds"
     return (
-        f"Weighed: {effort.trials} pairs of method and step size, by successive halving in the "
-        f"simulator ({effort.steps:,} steps, {effort.seconds:.0f} s); {there} reached the target, "
-        f"within {WITHIN:.0%} of NSGD's lowest loss or as given, in at most {LONGEST} times its "
+        f"Weighed: {effort.trials} pairs of method and step size, in the simulator "
+        f"({effort.steps:,} steps, {effort.seconds:.0f} s); {there} reached the target, within "
+        f"{plan.within:.1%} of NSGD's lowest loss or as given, in at most {LONGEST} times its "
         f"steps. {seeds}: differences of a few percent mean little."
     )
 

@@ -128,6 +128,11 @@ class Trials:
         return self._trials[candidate]
 
     @property
+    def constant(self) -> bool:
+        """Whether the step size is; else a run counts as a whole."""
+        return self.schedule == "constant"
+
+    @property
     def steps_trained(self) -> int:
         """Of all trials, on other seeds too."""
         return self.own_steps + sum(other.steps_trained for other in self._others.values())
