@@ -77,7 +77,7 @@ def plan(
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Pairs of method and step size to try, at most (default: 640, or fewer for a "
+            help="Pairs of method and step size to try, at most (default: 480, or fewer for a "
             "model that computes for long)."
         ),
     ] = None,

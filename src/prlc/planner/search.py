@@ -1,9 +1,9 @@
 """The search: NSGD's best step size sets the target; then the family is tried for what is cheaper.
 
 What a run takes by default goes first, to its end, then what is next to it in the family and
-cheaper, so that whatever is dearer is given up without training. The rest follows by successive
-halving; or, where there are too few trials for that or the middle of a run says little about its
-end, by one start of each kind.
+cheaper, so that whatever is dearer is given up without training. Other kinds of methods follow by
+successive halving; or, where there are too few trials for that or the middle of a run says little
+about its end, by one of each kind.
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ class Search:
         nearby = math.ceil(most_trials / _NEARBY)
         self._lead()
         self._look_around(nearby)
-        everything = [each for method in self._family for each in self._begin(method)]
+        lines = self._untried_lines()
+        everything = [each for line in lines for method in line for each in self._begin(method)]
         if self._trials.constant and len(everything) <= most_trials:
             self._halve(everything)
         else:
-            self._begin_elsewhere(most_trials - 2 * nearby)
+            self._try_one_of_each(lines, most_trials - 2 * nearby)
         self._look_around(nearby)
         chosen = self._choose()
         rest = [each for each in self._weighed.values() if each not in (chosen, self.nsgd)]
@@ -107,24 +108,31 @@ class Search:
         return found
 
     def _try_to_the_end(self, candidate: Candidate, label: str) -> bool:
-        """Whether a candidate gets there.
+        """Whether a candidate that is new gets there."""
+        if candidate in self._weighed:
+            return False
+        found = self._try(candidate, 1.0, SearchProgress(label, 0, 1))
+        if found is None or not found.reached:
+            return False
+        self._shorten(candidate, label)
+        return True
 
-        Where the step size follows a schedule, a shorter run is another run: while one gets there,
-        the next ends halfway between its end and where it was as low as the target first.
+    def _shorten(self, candidate: Candidate, label: str) -> None:
+        """Where the step size follows a schedule, a shorter run is another run.
+
+        While one gets there, the next ends halfway between its end and where it was as low as the
+        target first.
         """
-        reached = False
-        while candidate not in self._weighed:
-            found = self._try(candidate, 1.0, SearchProgress(label, 0, 1))
-            if found is None or not found.reached:
-                break
-            reached = True
-            if self._trials.constant:
-                break
+        while not self._trials.constant:
             sooner = self._trials(candidate).reaches(self.target.loss, candidate.steps)
             assert sooner is not None
             halfway = (sooner + candidate.steps) / 2
             candidate = replace(candidate, steps=self._prices.in_whole_rounds(candidate, halfway))
-        return reached
+            if candidate in self._weighed:
+                return
+            found = self._try(candidate, 1.0, SearchProgress(label, 0, 1))
+            if found is None or not found.reached:
+                return
 
     def _lead(self) -> None:
         """Try what a run takes by default to its end: what is dearer need not be trained then.
@@ -145,28 +153,35 @@ class Search:
             method = dearer
 
     def _gets_there(self, method: Scheduled, sizes: Sequence[float]) -> bool:
-        """Whether the method reaches the target at one of some step sizes."""
+        """Whether the method reaches the target at one of some step sizes, on every seed."""
         there = False
         for candidate in self._begin(method)[:1]:
             for lr in sizes:
-                there |= self._try_to_the_end(replace(candidate, lr=lr), method.label)
-                if there and not self._trials.constant:
+                own = replace(candidate, lr=lr)
+                found = self._try(own, 1.0, SearchProgress(method.label, 0, 1))
+                if found is None or not found.reached or not self._holds(found):
+                    continue
+                there = True
+                self._shorten(own, method.label)
+                if not self._trials.constant:
                     break  # at any other step size as long a run costs as much
         return there
 
-    def _begin_elsewhere(self, most: int) -> None:
+    def _untried_lines(self) -> list[list[Scheduled]]:
+        """The methods of each line of the family that the search has not been to."""
+        lines: dict[str, list[Scheduled]] = {}
+        for method, member in self._family.items():
+            lines.setdefault(member.line, []).append(method)
+        tried = {candidate.method for candidate in self._weighed}
+        return [methods for methods in lines.values() if tried.isdisjoint(methods)]
+
+    def _try_one_of_each(self, lines: list[list[Scheduled]], most: int) -> None:
         """Try one method of each line, at its likeliest step sizes, in at most so many trials.
 
         It is the dearest that is still cheaper than the best after as many steps as NSGD's: the
         more is said, the likelier it gets there.
         """
-        lines: dict[str, list[Scheduled]] = {}
-        for method, member in self._family.items():
-            lines.setdefault(member.line, []).append(method)
-        tried = {candidate.method for candidate in self._weighed}
-        for methods in lines.values():
-            if tried & {*methods}:
-                continue
+        for methods in lines:
             bar = self._prices.of(self._cheapest)
             cheaper = [method for method in methods if 0 < self._prices.of_method(method) < bar]
             if not cheaper:
@@ -299,19 +314,22 @@ class Search:
         return Choice(candidate, until, cost, lowest, reached=False)
 
     def _choose(self) -> Choice:
-        """The cheapest, or of those about as cheap the one that saves most of the other.
-
-        It has to pass its rehearsals; what does not has not reached the target.
-        """
+        """The cheapest, or of those about as cheap the one that saves most of the other."""
         other = "bytes" if self._prices.goal == "time" else "time"
         while True:
             most = _TIE * self._prices.of(self._cheapest)
             there = [each for each in self._weighed.values() if each.reached]
             tied = [each for each in there if self._prices.of(each) <= most]
             chosen = min(tied, key=lambda choice: (choice.cost.of(other), self._prices.of(choice)))
-            if chosen is self.nsgd or self._rehearse(chosen.candidate):
+            if chosen is self.nsgd or self._holds(chosen):
                 return chosen
-            self._weighed[chosen.candidate] = replace(chosen, reached=False)
+
+    def _holds(self, choice: Choice) -> bool:
+        """Whether a choice passes its rehearsals; else it has not reached the target."""
+        if self._rehearse(choice.candidate):
+            return True
+        self._weighed[choice.candidate] = replace(choice, reached=False)
+        return False
 
     def _rehearse(self, candidate: Candidate) -> bool:
         """Whether a candidate gets to NSGD's loss on the other seeds, too."""
