@@ -111,8 +111,10 @@ def results(record: Record) -> str:
         f"many; {seeds}."
     )
     for row in rows:
-        if row["chosen"]:
-            about += f" Chosen for {row['method'].removeprefix('chosen-')}: `{row['chosen']}`."
+        if setting := row["setting"]:
+            uses, steps = ", ".join(setting["for"]), setting["steps"]
+            how = "by hand" if steps is None else f"planned, {steps:,} steps"
+            about += f" For {uses} ({how}): `{setting['method']}`."
     picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
     return f"### {problem['title']}\n\n{about}\n\n{table(headings, lines)}\n\n{picture}"
 

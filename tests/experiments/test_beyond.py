@@ -13,24 +13,17 @@ import pytest
 from prlc.data import DATASETS
 from prlc.engines import Simulator
 from prlc.errors import ConfigError
+from prlc.experiments.beyond.plans import Planning
 from prlc.experiments.beyond.reached import Race, Reached
-from prlc.experiments.beyond.settings import BASELINE, SCALES, Beyond, Row, beyond
-from prlc.experiments.beyond.trials import (
-    Timing,
-    Trial,
-    chosen_of,
-    timings_of,
-    trials_of,
-    tuning_of,
-)
+from prlc.experiments.beyond.settings import BASELINE, SCALES, Row, beyond
+from prlc.experiments.beyond.trials import Trial, timings_of, trials_of, tuning_of
 from prlc.experiments.beyond.verdicts import judge
 from prlc.experiments.specs import Workspace
-from prlc.experiments.sweep import Tuned
 from prlc.methods import METHODS, parse_method, recommended
 from prlc.models import MODELS
-from prlc.report import MEASURES, Outcome, Run
+from prlc.report import MEASURES, Outcome
 
-from .builders import run, series
+from .builders import series
 
 Prlc = Callable[..., tuple[int, str, str]]
 
@@ -62,7 +55,7 @@ def test_rows_name_what_exists() -> None:
 
 def test_the_same_effort_for_all() -> None:
     for problem in PROBLEMS:
-        for row in [*beyond().rows_of(problem), *beyond().choices_of(problem)]:
+        for row in beyond().rows_of(problem):
             tuning = tuning_of(problem, row)
             factor = tuning[0].lr / problem.grid[0]
             assert [trial.lr for trial in tuning] == [factor * lr for lr in problem.grid]
@@ -72,44 +65,19 @@ def test_the_same_effort_for_all() -> None:
             assert {t.steps for t in trials_of(problem, row, 0.1, 2)} == {longer * problem.steps}
 
 
-def test_a_choice_gets_there_in_every_rehearsal_by_the_fewest_bytes_or_soonest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If nobody gets there, it is whoever ends lowest."""
-    problem, first = replace(SMOKE, rehearsals=2), beyond().tuning_seed
-    names = beyond().choices["sgd"]
-    tuned = [Tuned(problem.name, name, 0.1, ()) for name in ("nsgd", *names)]
-    ends = {(name, seed): 2.0 for name in names for seed in (first, first + 1)}
-    ends |= {("nsgd", first): 1.0, ("nsgd", first + 1): 1.2}
-    sizes = dict.fromkeys(names, 50.0) | {"nsgd": 100.0}
-    seconds = dict.fromkeys(names, 9.0)
-
-    def load(trial: Trial, _: Workspace) -> Run:
-        assert not trial.tuning
-        name = trial.row.method
-        return run([3.0, ends[name, trial.seed]], size=sizes[name])
-
-    def load_times(timing: Timing, _: Workspace) -> dict[int, float]:
-        assert timing.clock == "paper"
-        return {0: 0.0, 1: seconds[timing.trial.row.method]}
-
-    def chosen() -> dict[str, str]:
-        rows = chosen_of(problem, tuned, Workspace(Path()))
-        return {row.chosen_for: row.method for row in rows}
-
-    monkeypatch.setattr(Trial, "load", load)
-    monkeypatch.setattr(Timing, "load", load_times)
-    ends[names[2], first] = 1.5
-    assert chosen() == {"bytes": names[2], "time": names[2]}
-    for number, size in ((1, 20.0), (3, 30.0), (4, 1.0)):
-        ends[names[number], first], sizes[names[number]] = 0.99, size
-        seconds[names[number]] = 1 / size
-    ends |= {(names[1], first + 1): 1.2, (names[3], first + 1): 0.9, (names[4], first + 1): 1.21}
-    assert chosen() == {"bytes": names[1], "time": names[3]}
-    problem = replace(problem, timed=False)
-    assert chosen() == {"bytes": names[1]}
-    problem = replace(problem, rehearsals=0)
-    assert chosen() == {}
+def test_a_plan_that_serves_twice_is_one_row(tmp_path: Path) -> None:
+    few = {"method": "whisper:10", "optimizer_at": "workers", "lr": 0.1, "steps": 70}
+    other = {"method": "nsgd:up=int8", "optimizer_at": "server", "lr": 0.3, "steps": 80}
+    plans = {"bytes": few, "paper": few, "wan": other, "mobile": few}
+    file = tmp_path / Planning(SMOKE).name
+    file.parent.mkdir()
+    file.write_text(json.dumps(plans))
+    rows = Planning(SMOKE).load(Workspace(tmp_path))
+    assert [row.name for row in rows] == ["plan-bytes-paper-mobile", "plan-wan"]
+    assert [row.optimizer_at for row in rows] == ["workers", "server"]
+    for row, steps in zip(rows, (70, 80), strict=True):
+        assert {trial.steps for trial in trials_of(SMOKE, row, row.lr, 2)} == {steps}
+    assert len({timing.name for row in rows for timing in timings_of(SMOKE, row)}) == 2 * 4
 
 
 def test_names_of_trials_and_timings_are_unique() -> None:
@@ -121,14 +89,6 @@ def test_names_of_trials_and_timings_are_unique() -> None:
                 names += [trial.name for trial in tuning_of(problem, row)]
                 names += [timing.name for timing in timings_of(problem, row)]
         assert len(names) == len(set(names))
-
-
-def test_an_unlimited_network_has_the_same_workers() -> None:
-    for network in beyond().networks.values():
-        fast = Beyond.unlimited(network)
-        assert fast.latency == 0
-        assert fast.server_up == fast.server_down == fast.worker_up == fast.worker_down == math.inf
-        assert (fast.compute_speed, fast.stragglers) == (network.compute_speed, network.stragglers)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -149,16 +109,17 @@ def reached(
     return Reached(row, 0.1, series(), {}, (loss,), (steps,), (steps,), (size,), clocks)
 
 
-def test_settings_for_bytes_and_for_time_have_claims_of_their_own() -> None:
+def test_settings_have_claims_of_their_own() -> None:
     own = reached(recommended(), 100, 21.1, 1.0, 3.0)
-    few = replace(own, row=replace(own.row, chosen_for="bytes"), bytes=(1.0,))
+    few = replace(own, row=replace(own.row, serves=("bytes",), lr=0.1), bytes=(1.0,))
     soon = dict.fromkeys(own.seconds, (1.0,))
-    fast = replace(own, row=replace(own.row, chosen_for="time"), seconds=soon)
+    fast = replace(own, row=replace(own.row, serves=("paper", "wan"), lr=0.1), seconds=soon)
     found = verdicts(own, few, fast, reached("diloco", 100, 20.0))
-    for key, chosen in (("bytes", Outcome.HOLDS), ("rivals", Outcome.HOLDS)):
-        assert (found[key, ""], found[f"chosen-{key}", ""]) == (Outcome.FAILS, chosen)
+    for key in ("bytes", "rivals"):
+        assert (found[key, ""], found[f"setting-{key}", ""]) == (Outcome.FAILS, Outcome.HOLDS)
     assert found["time", ", wan"] is Outcome.FAILS
-    assert found["chosen-time", ", wan"] is Outcome.HOLDS
+    assert found["setting-time", ", wan"] is Outcome.HOLDS
+    assert ("setting-time", ", mobile") not in found
 
 
 def verdicts(
@@ -214,11 +175,12 @@ def test_smoke_ends_in_tables_and_is_resumed(
         assert (out / file).stat().st_size > 0
     record = json.loads((out / "beyond.json").read_text())
     rows = [row.method for row in beyond().rows_of(SMOKE)]
-    chosen = ["chosen-bytes", "chosen-time"]
-    assert [row["method"] for row in record["results"]] == [*rows, *chosen]
-    for goal, row in zip(("bytes", "time"), record["results"][-2:], strict=True):
-        assert row["chosen"] in beyond().choices["sgd"]
-        assert f"For {goal}: {row['chosen']}" in " ".join(said.split())
+    planned = [row["setting"] for row in record["results"] if row["setting"]]
+    assert [row["method"] for row in record["results"]][: -len(planned)] == rows
+    assert {use for plan in planned for use in plan["for"]} == {"bytes", *beyond().networks}
+    for plan in planned:
+        assert 0 < plan["steps"] <= 2 * SMOKE.steps
+        assert f"The plan for {', '.join(plan['for'])}: {plan['method']}" in " ".join(said.split())
     nsgd = record["results"][0]
     assert nsgd["arrived"] == nsgd["seeds"] == 1
     assert nsgd["steps"] <= SMOKE.steps

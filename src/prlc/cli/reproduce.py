@@ -140,10 +140,10 @@ def _show(found: Reproduction | Study, title: str, heading: str, folder: Path) -
 
 def _race_table(race: Race) -> Table:
     """A row per method: its loss, and what it took to NSGD's."""
-    rows = [each.row for each in race.reached.values() if each.row.chosen_for]
-    caption = "\n".join(f"For {row.chosen_for}: {row.method}" for row in rows) or None
+    rows = [each.row for each in race.reached.values() if each.row.planned]
+    caption = "\n".join(f"The {row.label}: {row.method}" for row in rows) or None
     table = Table(title=race.problem.title, caption=caption, **_LOOK)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", min_width=22, max_width=22)
     for heading in ("final\nloss", "pulls", "bytes", "of\nNSGD's", *race.fastest):
         table.add_column(heading.replace("-", "\n"), justify="right", no_wrap=True)
     for each in race.reached.values():

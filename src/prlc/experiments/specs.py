@@ -37,6 +37,7 @@ __all__ = [
     "read_times",
     "seconds_per_step",
     "write_times",
+    "write_whole",
 ]
 
 _SUBSET_SEED = 0  # every run trains on the same subset of the data
@@ -245,10 +246,14 @@ class Replay:
 
 def write_times(file: Path, job: Job, network: Network, steps: Sequence[int]) -> None:
     """Write when these steps of a job are over on a network."""
-    times = dict(zip(steps, job.timeline(network).replay(steps), strict=True))
+    write_whole(file, dict(zip(steps, job.timeline(network).replay(steps), strict=True)))
+
+
+def write_whole(file: Path, content: object) -> None:
+    """Write JSON; whoever is interrupted leaves the file as it was."""
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".writing")
-    fresh.write_text(json.dumps(times) + "\n")
+    fresh.write_text(json.dumps(content) + "\n")
     fresh.replace(file)
 
 

@@ -93,7 +93,9 @@ class Work:
     fractions: dict[str, float] = field(default_factory=dict)
 
     def run(self, specs: Iterable[Spec]) -> None:
-        items = [_SpecItem(spec, self.workspace) for spec in specs]
+        """Make them; those of the same name once."""
+        unlike = {spec.name: spec for spec in specs}
+        items = [_SpecItem(spec, self.workspace) for spec in unlike.values()]
         self.costs |= {item.name: item.spec.cost for item in items}
         self.pool.run(items, self._on_item)
 

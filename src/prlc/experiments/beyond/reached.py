@@ -66,7 +66,7 @@ class Race:
 
 def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Workspace) -> Race:
     """Read the finished runs."""
-    rows = rows_of(problem, tuned, workspace)
+    rows = rows_of(problem, workspace)
     runs = {row: _runs(problem, row, seeds, tuned, workspace) for row in rows}
     first = next(row for row in rows if row.method == BASELINE)
     finals = [final_loss(run, problem.measure) for run in runs[first][0].runs]
@@ -137,6 +137,10 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else None
 
 
+def _setting(row: Row) -> dict[str, Any]:
+    return {"for": list(row.serves), "method": row.method, "steps": row.steps or None}
+
+
 def record_row(race: Race, reached: Reached) -> dict[str, Any]:
     """A method's row in the record."""
     finite = mean(reached.losses) is not None
@@ -145,7 +149,7 @@ def record_row(race: Race, reached: Reached) -> dict[str, Any]:
         "method": reached.row.name,
         "label": reached.row.label,
         "rival": reached.row.rival,
-        "chosen": reached.row.method if reached.row.chosen_for else None,
+        "setting": _setting(reached.row) if reached.row.serves else None,
         "lr": reached.lr,
         "loss": mean(reached.losses),
         "loss_low": min(reached.losses) if finite else None,

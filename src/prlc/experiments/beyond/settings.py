@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from prlc.api import slug
 from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
-from prlc.methods import Asynchronous, parse_method, recommended
+from prlc.methods import Asynchronous, parse_method
 from prlc.network import Network
 
-__all__ = ["BASELINE", "GOALS", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
+__all__ = ["BASELINE", "BYTES", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
 
 SCALES = ("smoke", "quick", "full")
 BASELINE = "nsgd"
-GOALS = ("bytes", "time")
+BYTES = "bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,7 @@ class Problem:
     step_ms: float
     bytes: float | None = None
     timed: bool = False
+    plan_trials: int = 0
     rehearsals: int = 0
     methods: tuple[str, ...] = ()
 
@@ -95,13 +96,26 @@ class Row:
     """In place of the problem's, if its server has a rule of its own."""
     step: float = 1.0
     """Where the optimizer is SGD, its step sizes are those of the problem's grid times this."""
-    chosen_for: str = ""
-    """One of `GOALS`, if a problem chose it from the settings that it has to choose from."""
+    serves: tuple[str, ...] = ()
+    """If it is a setting of the recommended method: "bytes", or the clocks that it is for."""
+    lr: float = 0.0
+    """If it is a plan's: its step size."""
+    steps: int = 0
+    """If it is a plan's: its length; 0: as long as all may train."""
 
     @property
     def name(self) -> str:
         """In records."""
-        return f"chosen-{self.chosen_for}" if self.chosen_for else self.method
+        return "-".join(["plan", *self.serves]) if self.planned else self.method
+
+    @property
+    def planned(self) -> bool:
+        return self.lr > 0
+
+    @property
+    def slug(self) -> str:
+        """In names of files; a plan's has its length."""
+        return slug(self.method) + (f"-steps-{self.steps}" if self.steps else "")
 
     def step_sizes(self, problem: Problem) -> tuple[float, ...]:
         """Those that it is tried at."""
@@ -110,8 +124,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        if self.chosen_for:
-            return f"{recommended().capitalize()} for {self.chosen_for}"
+        if self.planned:
+            return f"plan for {', '.join(self.serves)}"
         return parse_method(self.method).label
 
     @property
@@ -129,8 +143,6 @@ class Beyond:
     networks: Mapping[str, Network]
     large: ClockOnly
     rows: tuple[Row, ...]
-    choices: Mapping[str, tuple[str, ...]]
-    """The settings that a problem chooses from, by its optimizer."""
     scales: Mapping[str, Mapping[str, Problem]] = field(repr=False)
 
     def problems(self, scale: str, name: str) -> list[Problem]:
@@ -154,19 +166,8 @@ class Beyond:
             and (not problem.methods or row.method in problem.methods)
         ]
 
-    def choices_of(self, problem: Problem) -> list[Row]:
-        """What the problem chooses from."""
-        methods = self.choices[problem.optimizer] if problem.rehearsals else ()
-        return [Row(method=method) for method in methods]
-
     def clocks_of(self, row: Row) -> tuple[str, ...]:
         return row.clocks or tuple(self.networks)
-
-    @staticmethod
-    def unlimited(network: Network) -> Network:
-        """The same workers on an infinitely fast network."""
-        fast = dict.fromkeys(("server_up", "server_down", "worker_up", "worker_down"), math.inf)
-        return replace(network, **fast, half_duplex=False, latency=0.0)  # type: ignore[arg-type]
 
 
 @cache
@@ -181,7 +182,6 @@ def beyond() -> Beyond:
         networks={name: Network.of(own.pop("preset"), **own) for name, own in networks.items()},
         large=ClockOnly(**with_tuples(content["large"])),
         rows=tuple(Row(**with_tuples(own)) for own in content["methods"]),
-        choices={optimizer: tuple(own) for optimizer, own in content["choices"].items()},
         scales={
             scale: {
                 name: Problem(name=name, scale=scale, **with_tuples(_whole(own, content["scales"])))

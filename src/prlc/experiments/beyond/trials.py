@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from prlc import api
 from prlc.data import Dataset, parse_partition
 from prlc.engines import Execution
-from prlc.experiments.beyond.settings import BASELINE, GOALS, Beyond, Problem, Row, beyond
-from prlc.experiments.curves import final_loss, first_reached
+from prlc.experiments.beyond.plans import Planning
+from prlc.experiments.beyond.settings import BASELINE, Problem, Row, beyond
+from prlc.experiments.curves import final_loss
 from prlc.experiments.pool import OnFraction, Pool
 from prlc.experiments.specs import (
     CLOCK_MS,
@@ -28,6 +27,7 @@ from prlc.methods import parse_method
 from prlc.models import build, cross_entropy
 from prlc.network import Network
 from prlc.optim.schedules import Cosine
+from prlc.planner import infinitely_fast
 from prlc.report import Run
 from prlc.runs.config import Config
 from prlc.runs.jobs import make_job
@@ -35,7 +35,6 @@ from prlc.runs.jobs import make_job
 __all__ = ["Timing", "Trial", "choose", "make_trials", "retimed", "rows_of", "step_size"]
 
 UNLIMITED = "unlimited"
-_AXES = dict(zip(GOALS, ("bytes", "simulated_seconds"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Trial:
     def name(self) -> str:
         """Its folder in the workspace."""
         kind = "tuning" if self.tuning else "runs"
-        run = f"{api.slug(self.row.method)}-lr-{self.lr:g}-seed-{self.seed}"
+        run = f"{self.row.slug}-lr-{self.lr:g}-seed-{self.seed}"
         return f"{kind}/{self.problem.name}/{run}{self.clock and f'-{self.clock}'}"
 
     @property
@@ -62,7 +61,7 @@ class Trial:
         if self.tuning:
             return self.problem.tuning_steps
         longer = 1 if self.row.method == BASELINE else beyond().limits.steps
-        return round(longer * self.problem.steps)
+        return self.row.steps or round(longer * self.problem.steps)
 
     @property
     def cost(self) -> float:
@@ -124,9 +123,8 @@ class Timing:
     @property
     def name(self) -> str:
         """Its file in the workspace; the learning rate does not matter."""
-        method = api.slug(self.trial.row.method)
         fast = f"-{UNLIMITED}" if self.unlimited else ""
-        return f"clocks/{self.trial.problem.name}/{method}-{self.clock}{fast}.json"
+        return f"clocks/{self.trial.problem.name}/{self.trial.row.slug}-{self.clock}{fast}.json"
 
     @property
     def cost(self) -> float:
@@ -135,7 +133,7 @@ class Timing:
     @property
     def network(self) -> Network:
         network = beyond().networks[self.clock]
-        return Beyond.unlimited(network) if self.unlimited else network
+        return infinitely_fast(network) if self.unlimited else network
 
     def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None:
         del on_fraction  # it takes seconds
@@ -158,74 +156,28 @@ class Timing:
 def make_trials(
     problems: Mapping[Problem, int], workspace: Workspace, pool: Pool, on_work: OnWork | None
 ) -> list[Tuned]:
-    """Tune every method, then make its runs; returns the step sizes.
+    """Tune every method and make the plans, then make the runs; returns the step sizes.
 
-    The same grid, the same number of short runs and the same criterion for every method. Where a
-    problem has choices, each is tuned alike and rehearsed.
+    The same grid, the same number of short runs and the same criterion for every method.
     """
     ordered = sorted(problems, key=lambda problem: -problem.step_ms)
     each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
-    choices = [(problem, row) for problem in ordered for row in beyond().choices_of(problem)]
-    timings = [timing for problem, row in [*each, *choices] for timing in timings_of(problem, row)]
+    timings = [timing for problem, row in each for timing in timings_of(problem, row)]
+    tuning = [trial for problem, row in each for trial in tuning_of(problem, row)]
+    planned = [Planning(problem) for problem in ordered if problem.plan_trials]
     expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
-    expected += [
-        Trial(p, row, p.grid[0], seed) for p, row in choices for seed in range(p.rehearsals)
-    ]
     work = Work(workspace, pool, on_work, expected=sum(trial.cost for trial in expected))
-    tuning = [t for problem, row in [*each, *choices] for t in tuning_of(problem, row)]
-    work.run(_once([*tuning, *timings]))
-    unlike = {(problem, row.method): row for problem, row in [*choices, *each]}
-    tuned = [choose(problem, row, workspace) for (problem, _), row in unlike.items()]
+    work.run([*planned, *tuning, *timings])
+    tuned = [choose(problem, row, workspace) for problem, row in each]
     work.expected = 0.0
-    sizes = [(p, row, step_size(tuned, p, row)) for p, row in each]
-    runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
-    rehearsed = [t for p in ordered for own in rehearsals(p, tuned).values() for t in own]
-    work.run(_once([*runs, *rehearsed]))
-    chosen = [(p, row) for p in ordered for row in chosen_of(p, tuned, workspace)]
-    sizes = [(p, row, step_size(tuned, p, row)) for p, row in chosen]
-    runs = [t for p, row, lr in sizes for t in trials_of(p, row, lr, problems[p])]
-    work.run(_once(runs))
-    return tuned
-
-
-def rehearsals(problem: Problem, tuned: Sequence[Tuned]) -> dict[Row, list[Trial]]:
-    """NSGD and each choice, at its step size, at full length on seeds that no curve uses."""
-    choices = beyond().choices_of(problem)
-    rows = [Row(method=BASELINE, optimizer_at="server"), *choices] if choices else []
-    seeds = [beyond().tuning_seed + number for number in range(problem.rehearsals)]
-    return {
-        row: [Trial(problem, row, step_size(tuned, problem, row), seed) for seed in seeds]
-        for row in rows
-    }
-
-
-def chosen_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
-    """Of the choices, the one with the fewest bytes to NSGD's loss, and the soonest there.
-
-    It has to end at that loss in every rehearsal, not only close to it or for a moment; if none
-    does, the lowest loss decides. Time is on the first clock, and only where it has a limit. Empty
-    if there are no choices.
-    """
-    made = rehearsals(problem, tuned)
-    if not made:
-        return []
-    runs = {row: [trial.load(workspace) for trial in trials] for row, trials in made.items()}
-    baseline, *choices = made
-    targets = [final_loss(run, problem.measure) for run in runs[baseline]]
-
-    def cost(row: Row, goal: str) -> tuple[float, float]:
-        finals = [final_loss(run, problem.measure) for run in runs[row]]
-        if not all(final <= target for final, target in zip(finals, targets, strict=True)):
-            return math.inf, sum(finals)
-        first, *_ = timings_of(problem, row)
-        timed = [retimed(run, first.load(workspace)) for run in runs[row]]
-        pairs = zip(timed, targets, strict=True)
-        return sum(first_reached(run, _AXES[goal], to, problem.measure) for run, to in pairs), 0.0
-
-    goals = GOALS if problem.timed else GOALS[:1]
-    return [
-        replace(min(choices, key=lambda row: cost(row, goal)), chosen_for=goal) for goal in goals
+    rows = [(p, row) for p in ordered for row in rows_of(p, workspace)]
+    runs = [
+        trial
+        for p, row in rows
+        for trial in trials_of(p, row, step_size(tuned, p, row), problems[p])
     ]
+    work.run([*runs, *(t for p, row in rows if row.planned for t in timings_of(p, row))])
+    return tuned
 
 
 def retimed(run: Run, seconds: Mapping[int, float]) -> Run:
@@ -234,14 +186,10 @@ def retimed(run: Run, seconds: Mapping[int, float]) -> Run:
     return replace(run, metrics=run.metrics.assign(simulated_seconds=times))
 
 
-def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
-    """The rows of a problem's table, once its runs are made."""
-    return [*beyond().rows_of(problem), *chosen_of(problem, tuned, workspace)]
-
-
-def _once(specs: Sequence[Trial | Timing]) -> list[Trial | Timing]:
-    """Without those of the same name: a choice may be a row as well."""
-    return list({spec.name: spec for spec in specs}.values())
+def rows_of(problem: Problem, workspace: Workspace) -> list[Row]:
+    """The rows of a problem's table, once its plans are made."""
+    planned = Planning(problem).load(workspace) if problem.plan_trials else []
+    return [*beyond().rows_of(problem), *planned]
 
 
 def tuning_of(problem: Problem, row: Row) -> list[Trial]:
@@ -279,4 +227,7 @@ def choose(problem: Problem, row: Row, workspace: Workspace) -> Tuned:
 
 
 def step_size(tuned: Sequence[Tuned], problem: Problem, row: Row) -> float:
+    """A plan's own, or the tuned one."""
+    if row.planned:
+        return row.lr
     return next(t.lr for t in tuned if (t.problem, t.method) == (problem.name, row.method))

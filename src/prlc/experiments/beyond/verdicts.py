@@ -7,10 +7,10 @@ why.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prlc.experiments.beyond.reached import Race, Reached, mean
-from prlc.experiments.beyond.settings import beyond
+from prlc.experiments.beyond.settings import BYTES, beyond
 from prlc.experiments.claims import ClaimVerdict, Finding
 from prlc.experiments.curves import Ratio, ratio
 from prlc.experiments.specs import seconds_per_step
@@ -29,14 +29,14 @@ def judge(race: Race) -> Iterator[ClaimVerdict]:
     own, label = race.reached[recommended()], race.reached[recommended()].row.label
     yield _verdict(race, "loss", f"{label} ends at most at NSGD's loss", same_loss(race, own))
     yield from _about_bytes(race, own, label)
-    chosen = {each.row.chosen_for: each for each in race.reached.values()}
-    if "bytes" in chosen:
-        yield from _about_bytes(race, chosen["bytes"], "the setting for bytes", "chosen-")
+    best = {use: each for each in race.reached.values() for use in each.row.serves}  # plans last
+    if BYTES in best:
+        yield from _about_bytes(race, best[BYTES], "the setting for bytes", "setting-")
     if not race.problem.timed:
         return
-    yield from _about_time(race, own, label)
-    if "time" in chosen:
-        yield from _about_time(race, chosen["time"], "the setting for time", "chosen-")
+    yield from _about_time(race, dict.fromkeys(own.seconds, own), label)
+    clocks = {clock: best[clock] for clock in own.seconds if clock in best}
+    yield from _about_time(race, clocks, "the setting for time", "setting-")
     if ASGD in race.reached:
         text = f"{label} takes at most {limits.asgd:g} of ASGD's time with a model of 44.7 MB"
         for clock in race.reached[ASGD].seconds:
@@ -52,9 +52,12 @@ def _about_bytes(race: Race, own: Reached, label: str, key: str = "") -> Iterato
     yield _verdict(race, f"{key}rivals", text, against_rivals(race, own))
 
 
-def _about_time(race: Race, own: Reached, label: str, key: str = "") -> Iterator[ClaimVerdict]:
+def _about_time(
+    race: Race, on: Mapping[str, Reached], label: str, key: str = ""
+) -> Iterator[ClaimVerdict]:
+    """A claim for each clock, about who runs on it."""
     text = f"{label} takes at most {beyond().limits.time:g} times the time of computing alone"
-    for clock in own.seconds:
+    for clock, own in on.items():
         yield _verdict(race, f"{key}time", text, time_of_computing(race, own, clock), clock)
 
 
