@@ -77,7 +77,7 @@ def plan(
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Pairs of method and step size to try, at most (default: 480, or fewer for a "
+            help="Pairs of method and step size to try, at most (default: 640, or fewer for a "
             "model that computes for long)."
         ),
     ] = None,
@@ -100,7 +100,7 @@ def plan(
     Prints a table against NSGD, how close the choice is to a network that takes no time, and the
     command that trains with it.
 
-    `prlc plan --network wan`                               built-in digits, a minute or two
+    `prlc plan --network wan`                               built-in digits, two to four minutes
 
     `prlc plan --network mobile --for bytes --model cnn`    what sends least?
 

@@ -78,7 +78,7 @@ FAMILY: tuple[Line, ...] = (
 )
 
 #: The step sizes with which each begins, in multiples of its line's; the likeliest first.
-STEP_SIZES = (1.0, 0.5, 2.0)
+STEP_SIZES = (1.0, 0.5, 2.0, 0.25)
 
 
 def candidates(lines: Iterable[Line | str] = FAMILY) -> dict[Scheduled, Member]:

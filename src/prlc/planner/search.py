@@ -1,9 +1,9 @@
 """The search: NSGD's best step size sets the target; then the family is tried for what is cheaper.
 
 What a run takes by default goes first, to its end, then what is next to it in the family and
-cheaper, so that whatever is dearer is given up without training. Other kinds of methods follow by
-successive halving; or, where there are too few trials for that or the middle of a run says little
-about its end, by one of each kind.
+cheaper, so that whatever is dearer is given up without training. The rest follows by successive
+halving; or, where there are too few trials for that or the middle of a run says little about its
+end, by one of each kind.
 """
 
 from __future__ import annotations
@@ -83,12 +83,11 @@ class Search:
         nearby = math.ceil(most_trials / _NEARBY)
         self._lead()
         self._look_around(nearby)
-        lines = self._untried_lines()
-        everything = [each for line in lines for method in line for each in self._begin(method)]
+        everything = [each for method in self._family for each in self._begin(method)]
         if self._trials.constant and len(everything) <= most_trials:
             self._halve(everything)
         else:
-            self._try_one_of_each(lines, most_trials - 2 * nearby)
+            self._try_one_of_each(most_trials - 2 * nearby)
         self._look_around(nearby)
         chosen = self._choose()
         rest = [each for each in self._weighed.values() if each not in (chosen, self.nsgd)]
@@ -167,22 +166,20 @@ class Search:
                     break  # at any other step size as long a run costs as much
         return there
 
-    def _untried_lines(self) -> list[list[Scheduled]]:
-        """The methods of each line of the family that the search has not been to."""
-        lines: dict[str, list[Scheduled]] = {}
-        for method, member in self._family.items():
-            lines.setdefault(member.line, []).append(method)
-        tried = {candidate.method for candidate in self._weighed}
-        return [methods for methods in lines.values() if tried.isdisjoint(methods)]
-
-    def _try_one_of_each(self, lines: list[list[Scheduled]], most: int) -> None:
-        """Try one method of each line, at its likeliest step sizes, in at most so many trials.
+    def _try_one_of_each(self, most: int) -> None:
+        """Try one method of each line that is new, at two step sizes, in at most so many trials.
 
         It is the dearest that is still cheaper than the best after as many steps as NSGD's: the
         more is said, the likelier it gets there.
         """
-        for methods in lines:
+        lines: dict[str, list[Scheduled]] = {}
+        for method, member in self._family.items():
+            lines.setdefault(member.line, []).append(method)
+        tried = {candidate.method for candidate in self._weighed}
+        for methods in lines.values():
             bar = self._prices.of(self._cheapest)
+            if not tried.isdisjoint(methods):
+                continue
             cheaper = [method for method in methods if 0 < self._prices.of_method(method) < bar]
             if not cheaper:
                 continue
