@@ -67,7 +67,7 @@ def refuse_to_measure(*_: object) -> Execution:
 def test_a_plan_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(PRLC(0.3))
     first = choose_execution(job)
-    assert (cache / "plans.json").is_file()
+    assert (cache / "executions.json").is_file()
     monkeypatch.setattr(execution, "_measure", refuse_to_measure)
     assert choose_execution(job) == first
     assert Simulator(job).execution == first
@@ -80,8 +80,8 @@ def test_a_plan_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_plans_of_other_jobs_stay(cache: Path) -> None:
     for batch_size in (2, 3):
         choose_execution(job_of(PRLC(0.3), batch_size=batch_size))
-    assert len(json.loads((cache / "plans.json").read_text())) == 2
-    assert [file.name for file in cache.iterdir()] == ["plans.json"]
+    assert len(json.loads((cache / "executions.json").read_text())) == 2
+    assert [file.name for file in cache.iterdir()] == ["executions.json"]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_plans_of_other_jobs_stay(cache: Path) -> None:
 )
 def test_a_damaged_memory_is_written_anew(cache: Path, content: bytes) -> None:
     cache.mkdir()
-    (cache / "plans.json").write_bytes(content)
+    (cache / "executions.json").write_bytes(content)
     chosen = choose_execution(job_of(PRLC(0.3)))
-    known = json.loads((cache / "plans.json").read_text())
+    known = json.loads((cache / "executions.json").read_text())
     assert {"chunk": chosen.chunk, "threads": chosen.threads} in known.values()
 
 
@@ -103,7 +103,7 @@ def test_a_damaged_memory_is_written_anew(cache: Path, content: bytes) -> None:
 def test_a_damaged_entry_is_measured_anew(cache: Path, entry: object) -> None:
     job = job_of(PRLC(0.3))
     choose_execution(job)
-    file = cache / "plans.json"
+    file = cache / "executions.json"
     file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), entry)))
     assert isinstance(choose_execution(job), Execution)
 

@@ -1,7 +1,8 @@
 """Golden traces: what runs gave when they were recorded, to notice what changes them.
 
-`pytest -n 0 --update-golden -m "slow or not slow"` records anew. Counts are compared exactly, sums
-closely, and on the kind of machine that recorded them parameters to the bit.
+`pytest -n 0 --update-golden -m "slow or not slow"` records anew. Counts are compared exactly. On
+the kind of machine that recorded them parameters are, too, and elsewhere sums within a percent:
+what is rounded otherwise there may choose otherwise.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def trace(tensors: dict[str, Tensor], summary: dict[str, Any]) -> dict[str, Any]
 
 
 def machine() -> str:
-    """What bits depend on besides the code."""
+    """What bits depend on besides the code; virtual machines of many kinds share a model's name."""
     cpu = Path("/proc/cpuinfo")
-    names = cpu.read_text().splitlines() if cpu.exists() else []
-    model = next((line.partition(":")[2].strip() for line in names if "model name" in line), "")
-    return f"{platform.machine()} {model} torch {torch.__version__}"
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    known = {name.strip(): value.strip() for name, _, value in (ln.partition(":") for ln in lines)}
+    kind = [known.get(name, "?") for name in ("model name", "cpu family", "model")]
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return " ".join([platform.machine(), *kind, vectors, f"torch {torch.__version__}"])
 
 
 class Golden:
@@ -57,7 +60,9 @@ class Golden:
         expected = self._known["traces"][name]
         same_bits = self._known["machine"] == machine()
         for key, value in expected.items():
-            if key in ("length", "simulated_seconds"):
+            if key == "length":
+                assert found[key] == pytest.approx(value, rel=1e-9 if same_bits else 1e-2), key
+            elif key == "simulated_seconds":
                 assert found[key] == pytest.approx(value, rel=1e-9), key
             elif key != "digest" or same_bits:
                 assert found[key] == value, key

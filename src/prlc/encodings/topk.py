@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from prlc.text import is_number
 
 _WHOLE = 32  # bits of a value that is not quantised
 _RANGE = 2  # bytes of each end of a chunk's range of magnitudes, as bfloat16; a mean takes both
-_WHOLE_NUMBERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -83,25 +83,19 @@ class TopK(Encoding):
         if self.transform:
             # Rounded, so that what is sent does not hang on how many rows are transformed at once.
             values = cosine(values).float().to(values.dtype)
-        sizes = values.abs()
         k = self.count(values.shape[-1])
-        if self.bits == 1:
-            positions = torch.topk(_ranks(sizes), k, dim=-1).indices
-            largest = sizes.gather(-1, positions)
-        else:
-            # The bits of magnitudes are in order as whole numbers too, which are compared faster.
-            bits = sizes.view(_WHOLE_NUMBERS.get(sizes.dtype, sizes.dtype))
-            bits, positions = torch.topk(bits, k, dim=-1)
-            largest = bits.view(sizes.dtype)
+        positions = _largest(_ranks(values.abs(), roughly=self.bits == 1), k)
         chosen = values.gather(-1, positions)
         if self.bits == _WHOLE:
             return positions, chosen.float()
+        largest = chosen.abs()
         if self.bits == 1:
             sent = (largest > 0).sum(-1, keepdim=True).clamp_(min=1)
             mean = (largest.sum(-1, keepdim=True) / sent).float()
             return positions, chosen.sign().to(torch.int8), mean
-        high = largest[..., :1].to(torch.bfloat16)
-        low = torch.where(largest > 0, largest, largest[..., :1]).amin(-1, keepdim=True)
+        top = largest.amax(-1, keepdim=True)
+        low = torch.where(largest > 0, largest, top).amin(-1, keepdim=True)
+        high = top.to(torch.bfloat16)
         low = torch.minimum(low.to(torch.bfloat16), high)
         steps = 2 ** (self.bits - 1)
         width = (high.to(values.dtype) - low.to(values.dtype)).clamp_(min=0)
@@ -179,16 +173,32 @@ class TopK(Encoding):
         return positions, signs.to(torch.int8), (numbers % half).to(torch.uint8), low, high
 
 
-def _ranks(sizes: Tensor) -> Tensor:
-    """Magnitudes as whole numbers, in 16 bits; the earlier of two that are equal then comes first.
+def _ranks(sizes: Tensor, *, roughly: bool) -> Tensor:
+    """Magnitudes as whole numbers, no two of a row alike: of equal ones the earlier is larger.
 
-    Means of ternary messages are full of numbers that are equal but for rounding. Which of them
+    The bits of a float are in order as a whole number, too. Roughly, they are those of a bfloat16:
+    means of ternary messages are full of numbers that are equal but for rounding, and which of them
     are sent must not depend on the order of summation.
     """
     length = sizes.shape[-1]
-    whole = torch.int32 if length <= 2**16 else torch.int64  # 15 bits, and those of a place
+    bits = (
+        sizes.to(torch.bfloat16).view(torch.int16) if roughly else sizes.float().view(torch.int32)
+    )
+    whole = torch.int32 if roughly and length <= 2**16 else torch.int64
     later = torch.arange(length - 1, -1, -1, dtype=whole, device=sizes.device)
-    return sizes.to(torch.bfloat16).view(torch.int16).to(whole).mul_(length).add_(later)
+    return bits.to(whole).mul_(length).add_(later)
+
+
+def _largest(ranks: Tensor, k: int) -> Tensor:
+    """The positions of the k largest ranks in each row (..., length), ascending."""
+    if ranks.device.type != "cpu":
+        return torch.topk(ranks, k, dim=-1).indices.sort(dim=-1).values
+    # NumPy partitions with vector instructions: a quarter of the time of torch.topk.
+    length = ranks.shape[-1]
+    rows = ranks.flatten(0, -2).numpy()
+    least = np.partition(rows, length - k, axis=-1)[:, length - k]
+    places = np.flatnonzero(rows >= least[:, None]) % length
+    return torch.from_numpy(places).view(*ranks.shape[:-1], k)
 
 
 def cosine(values: Tensor) -> Tensor:

@@ -144,9 +144,9 @@ class Compensation(ABC):
         """The model that arrived, plus the share of the own updates that it lacks."""
         own = pulled.model
         if pulled.since is not None:
-            own = own + _times(self.share(state), pulled.since.total)
+            own = _plus(own, self.share(state), pulled.since.total)
         if pulled.residual is not None:
-            own = own + _times(self.share(state), pulled.residual)
+            own = _plus(own, self.share(state), pulled.residual)
         return own
 
 
@@ -154,6 +154,12 @@ def _times(share: Tensor | float, rows: Tensor) -> Tensor:
     if isinstance(share, Tensor):
         return rows * share.to(rows.dtype)[:, None]
     return rows * share
+
+
+def _plus(model: Tensor, share: Tensor | float, rows: Tensor) -> Tensor:
+    if isinstance(share, Tensor):
+        return torch.addcmul(model, rows, share.to(rows.dtype)[:, None])
+    return torch.add(model, rows, alpha=share)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from prlc.network.traffic import payload_bytes
 
 _CHUNK_BYTES = 16 * 2**20  # of gradients and inputs at once: more no longer fits a CPU's cache
 _MOST_THREADS = 64  # more only where there are cores for them
-_CLEARLY = 0.9  # an execution must save a tenth to be preferred to a simpler one
+_CLEARLY = 0.9  # an execution must save a tenth to be preferred to a simpler one,
+_WORTH_THREADS = 0.75  # and a quarter if it takes more threads: they wait by spinning
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _measure(job: Job) -> Execution:
         for count in counts:
             with use_threads(count):
                 seconds = _seconds_per_call(gradients, tensors, inputs, targets) / rows
-            if seconds < best_seconds * _CLEARLY or best_seconds == math.inf:
+            worth = _CLEARLY if count <= best.threads else _WORTH_THREADS
+            if seconds < best_seconds * worth or best_seconds == math.inf:
                 best, best_seconds = Execution(rows, count), seconds
     return best
 
@@ -164,7 +166,7 @@ def _signature(job: Job) -> str:
 
 
 def _known_file() -> Path:
-    return cache_dir() / "plans.json"
+    return cache_dir() / "executions.json"
 
 
 def _read_known() -> dict[str, dict[str, int]]:

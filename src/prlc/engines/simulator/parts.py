@@ -348,6 +348,7 @@ class PartsStep:
         method, number = self._method, turn.block
         block = self._flat.blocks[number]
         part, workers = block.parameters, torch.tensor(turn.pulling, device=self._models.device)
+        rows: Rows = slice(None) if len(workers) == self._job.num_workers else workers
         arriving = (self._mean if method.meanwhile.pulls_update else self._server)[part]
         if self._differs:
             encoding = method.down.encoding
@@ -376,7 +377,10 @@ class PartsStep:
             self._lr_since[workers, number] = 0.0
             self._steps_since[workers, number] = 0.0
         late = method.delay > 0
-        needs_residual = method.meanwhile.needs_residual
+        residual = None
+        if method.meanwhile.needs_residual:
+            residual = self._residual[rows][:, part]
+            residual = residual.clone() if late else residual
         return Pulls(
             step + method.delay,
             workers,
@@ -386,7 +390,7 @@ class PartsStep:
             window,
             self._hints[number],
             self._extra[part] if method.meanwhile.sends_extra else None,
-            self._residual[workers][:, part] if needs_residual else None,
+            residual,
         )
 
     def _use(self, pulls: Pulls) -> None:
