@@ -6,8 +6,7 @@ import pytest
 
 from prlc.errors import ConfigError
 from prlc.methods import LocalSGD, Scheduled, parse_method
-from prlc.planner import recommend
-from prlc.planner.family import FAMILY, STEP_SIZES, VALUES, Line, candidates
+from prlc.planner.family import FAMILY, VALUES, Line, candidates
 from prlc.runs.config import usual_method
 
 
@@ -16,7 +15,6 @@ def test_every_line_is_a_method() -> None:
     assert all(isinstance(method, Scheduled) for method in methods)
     assert len(methods) == len({str(method) for method in methods})
     assert len(candidates([*FAMILY, Line("pr:0.123")])) == len(methods) + 1
-    assert len(methods) * len(STEP_SIZES) <= recommend._TRIALS, "a plan has room for all of them"
 
 
 def test_names_in_braces_stand_for_values() -> None:
@@ -24,10 +22,12 @@ def test_names_in_braces_stand_for_values() -> None:
     assert [*VALUES["H"]] == lengths
     assert [*candidates(["local-sgd:{H}"])] == [LocalSGD(H) for H in lengths]
     # The same name has the same value everywhere in a line.
-    alike = candidates(["nsgd:up={small}:down={small}"])
-    assert len(alike) == len(VALUES["small"])
+    alike = candidates(["nsgd:up={message}:down={message}"])
+    assert len(alike) == len(VALUES["message"])
     assert all(str(method.up) == str(method.down.encoding) for method in alike)
-    assert len(candidates(["local-sgd:{H}:up={small}"])) == len(VALUES["H"]) * len(VALUES["small"])
+    assert len(candidates(["local-sgd:{H}:up={message}"])) == len(VALUES["H"]) * len(
+        VALUES["message"]
+    )
 
 
 def test_a_line_may_have_a_step_size_of_its_own() -> None:
@@ -36,7 +36,7 @@ def test_a_line_may_have_a_step_size_of_its_own() -> None:
 
 
 def test_neighbours_differ_in_one_value_by_one_place() -> None:
-    members = candidates(["local-sgd:{H}:up={small}"])
+    members = candidates(["local-sgd:{H}:up={message}"])
     middle = parse_method("local-sgd:10:up=int4")
     assert isinstance(middle, Scheduled)
     assert {str(each) for each in members[middle].neighbours} == {
@@ -45,9 +45,24 @@ def test_neighbours_differ_in_one_value_by_one_place() -> None:
         "local-sgd:up=int8",
         "local-sgd:up=topk,0.05",
     }
-    corner = parse_method("local-sgd:2:up=int8")
+    corner = parse_method("local-sgd:2")
     assert isinstance(corner, Scheduled)
     assert len(members[corner].neighbours) == 2
+
+
+def test_less_is_said_where_no_value_is_dearer() -> None:
+    members = candidates(["local-sgd:{H}:up={message}", "local-sgd:{H}:up=topk:meanwhile={guess}"])
+    own, guessing = map(
+        parse_method, ["local-sgd:25:up=int4", "local-sgd:25:up=topk:meanwhile=ahead"]
+    )
+    assert isinstance(own, Scheduled)
+    assert isinstance(guessing, Scheduled)
+    assert {str(each) for each in members[own].less} == {
+        f"local-sgd:{H}:up={message}" for H in (25, 50) for message in ("int4", "topk,0.05", "topk")
+    } - {"local-sgd:25:up=int4"}
+    assert {str(each) for each in members[guessing].less} == {
+        "local-sgd:50:up=topk:meanwhile=ahead"
+    }
 
 
 def test_values_in_no_order_are_all_next_to_each_other() -> None:
@@ -71,7 +86,7 @@ def test_the_default_is_a_member_that_has_neighbours(optimizer: str) -> None:
     [
         (
             "local-sgd:{steps}",
-            "stand for H, h, long, r, ternary, fading, small, guess, as in local-sgd:{H}; got",
+            "stand for H, h, long, r, up, down, fading, message, guess, as in local-sgd:{H}; got",
         ),
         ("local-sgd:{H", "Braces in a method"),
         ("local-sgd:{}", "Braces in a method"),

@@ -55,7 +55,7 @@ def test_the_command_runs_as_printed(prlc: Prlc, tmp_path: Path, more: list[str]
     ("arguments", "sentence"),
     [
         (["--for", "money"], "must be one of time, bytes but is 'money'"),
-        (["--method", "local-sgd:{G}"], "stand for H, h, long, r, ternary, fading"),
+        (["--method", "local-sgd:{G}"], "stand for H, h, long, r, up, down, fading"),
         (["--method", "asgd"], "ASGD decides online"),
         (["--method", "prlc:1.5"], "pull ratio must lie in (0, 1] but is 1.5"),
         (["--lr", "-1"], "learning rate must be a positive number but is -1"),

@@ -45,8 +45,8 @@ def plan(
         typer.Option(
             "--method",
             "-m",
-            help="A method to consider; {H}, {r} and {small} stand for several values, as in "
-            "'local-sgd:{H}:up={small}'. May be repeated. Default: the family of docs/plan.md.",
+            help="A method to consider; {H}, {r} and {message} stand for several values, as in "
+            "'local-sgd:{H}:up={message}'. May be repeated. Default: the family of docs/plan.md.",
         ),
     ] = None,
     lr: Annotated[
@@ -77,7 +77,7 @@ def plan(
     trials: Annotated[
         int | None,
         typer.Option(
-            help="Pairs of method and step size to try, at most (default: 640, or fewer for a "
+            help="Pairs of method and step size to try, at most (default: 320, or fewer for a "
             "model that computes for long)."
         ),
     ] = None,
@@ -100,7 +100,7 @@ def plan(
     Prints a table against NSGD, how close the choice is to a network that takes no time, and the
     command that trains with it.
 
-    `prlc plan --network wan`                               built-in digits, two to four minutes
+    `prlc plan --network wan`                               built-in digits, a minute of one core
 
     `prlc plan --network mobile --for bytes --model cnn`    what sends least?
 

@@ -30,6 +30,8 @@ class Member:
     """Its line's."""
     neighbours: list[Scheduled] = field(default_factory=list)
     """Those of its line in which one value is the next larger or the next smaller."""
+    less: set[Scheduled] = field(default_factory=set)
+    """Those of its line that say less: no value is dearer."""
 
 
 #: What a name in braces stands for, the dearest value first.
@@ -38,19 +40,14 @@ VALUES: dict[str, tuple[object, ...]] = {
     "h": (1, 2, 5, 10, 20, 40),
     "long": (4, 8, 16, 32, 64),
     "r": (0.5, 0.2, 0.1, 0.05),
-    "ternary": (
-        "up=topk,0.05,bits=1:down=topk,0.05,bits=1",
-        "up=topk,0.025,bits=1:down=topk,0.05,bits=1",
-        "up=topk,0.0125,bits=1:down=topk,0.05,bits=1",
-        "up=topk,0.025,bits=1:down=topk,0.025,bits=1",
-        "up=topk,0.0125,bits=1:down=topk,0.025,bits=1",
-    ),
+    "up": (0.05, 0.025, 0.0125),
+    "down": (0.05, 0.025),
     "fading": (
         "up=topk,0.02,bits=1,decay=0.95:down=topk,0.1,bits=1",
         "up=topk,0.02,bits=1,decay=0.95:down=topk,0.05,bits=1",
         "up=topk,0.01,bits=1,decay=0.95:down=topk,0.05,bits=1",
     ),
-    "small": ("int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
+    "message": ("plain", "int8", "int4", "topk,0.05,bits=4", "topk,0.01,bits=4"),
     "guess": ("ahead-snr", "ahead"),
 }
 
@@ -60,16 +57,14 @@ _UNORDERED = {"guess"}
 #: The candidates. Those that do not fit the optimizer or the length of the run are left out.
 FAMILY: tuple[Line, ...] = (
     # Few or frequent, but always tiny messages; the last one for AdamW.
-    Line("whisper:{h}:{ternary}:meanwhile={guess}"),
+    Line("whisper:{h}:up=topk,{up},bits=1:down=topk,{down},bits=1:meanwhile={guess}"),
     Line("whisper:{long}:{fading}:meanwhile=ahead-snr"),
     # Every step, small messages.
-    Line("nsgd:up={small}:down={small}"),
-    Line("pipe-sgd:up={small}:down={small}"),
+    Line("nsgd:up={message}:down={message}"),
+    Line("pipe-sgd:up={message}:down={message}"),
     # Every H steps; used at once, or H steps late so that nobody waits.
-    Line("local-sgd:{H}"),
-    Line("local-sgd:{H}:up={small}:down={small}"),
-    Line("cocod-sgd:{H}"),
-    Line("cocod-sgd:{H}:up={small}:down={small}"),
+    Line("local-sgd:{H}:up={message}:down={message}"),
+    Line("cocod-sgd:{H}:up={message}:down={message}"),
     Line("diloco:{H}"),
     Line("sparseloco:{H}"),
     # Every step, rare pulls: the paper, and a gain that adapts.
@@ -92,8 +87,12 @@ def candidates(lines: Iterable[Line | str] = FAMILY) -> dict[Scheduled, Member]:
             for places in product(*(range(len(VALUES[name])) for name in names))
         }
         for places, method in methods.items():
-            near = [other for at, other in methods.items() if _are_neighbours(names, places, at)]
-            found.setdefault(method, Member(text, step)).neighbours.extend(near)
+            member = found.setdefault(method, Member(text, step))
+            for at, other in methods.items():
+                if _are_neighbours(names, places, at):
+                    member.neighbours.append(other)
+                if other != method and _says_less(names, places, at):
+                    member.less.add(other)
     return found
 
 
@@ -132,3 +131,11 @@ def _are_neighbours(names: list[str], places: tuple[int, ...], others: tuple[int
         if name not in _UNORDERED
     ]
     return sum(apart) == 1
+
+
+def _says_less(names: list[str], places: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether others are, in each name, as far on or further; the same where there is no order."""
+    return all(
+        place == other if name in _UNORDERED else place <= other
+        for name, place, other in zip(names, places, others, strict=True)
+    )

@@ -75,9 +75,9 @@ class Prices:
         """The steps, up to so many, that cost no more; 0: none."""
         price = self._price(candidate.method, candidate.optimizer_at)
         every = self._trials(candidate).every
-        rounds = max(1, math.floor(steps / every))
-        while rounds > 0 and price.of(self.goal, rounds * every) > most:
-            rounds -= 1
+        most_rounds, rounds = max(1, math.floor(steps / every)), 0
+        while rounds < most_rounds and price.of(self.goal, (rounds + 1) * every) <= most:
+            rounds += 1
         return rounds * every
 
     def so_far(self, candidate: Candidate, steps: int) -> Cost:

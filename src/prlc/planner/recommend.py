@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WITHIN = 0.01  # of NSGD's lowest loss: who comes as close has reached it
 EVAL_SAMPLES = 1_000  # every few steps of a trial: more would take as long as its training
-_TRIALS = 640  # more than the family has with a constant step size
+_TRIALS = 320  # more than a plan for the digits takes
 _FEWEST_TRIALS = 24
 _OPERATIONS = 3e13  # of all trials together: tens of minutes on two cores
 _TRAINED = 0.6  # of the steps of all trials, if each ran for as long as NSGD
@@ -151,15 +151,14 @@ def plan(
 
     network: what the time is for; a preset, a `Network` or settings of one.
     goal: `time` or `bytes`.
-    methods: what to choose from, as text; `{H}`, `{r}` and `{small}` stand for several values. NSGD
-        always runs too, and what `prlc.train` takes by default runs first if it is among them.
+    methods: what to choose from, as text; `{H}`, `{r}` and `{message}` stand for several values.
+        NSGD always runs too, and what `prlc.train` takes by default runs first if it is among them.
     learning_rates: the step sizes to choose from; found by doubling and halving by default.
     target_loss: a training loss; by default NSGD's lowest within `steps`, at its best step size.
     within: how close to NSGD's lowest loss is close enough; 0.01 is 1%.
     steps: of NSGD's run; no trial is longer than twice that.
-    most_trials: pairs of method and step size to try. If the family has more, only what is next
-        to the default and one of each kind is tried. None: 640, or fewer for a model that computes
-        for long.
+    most_trials: pairs of method and step size to try: up to half of them of the default's line, a
+        quarter next to the best. None: 320, or fewer for a model that computes for long.
     rehearsals: further seeds on which a candidate has to get to NSGD's loss, too.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts

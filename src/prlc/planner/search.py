@@ -1,9 +1,8 @@
 """The search: NSGD's best step size sets the target; then the family is tried for what is cheaper.
 
-What a run takes by default goes first, to its end, then what is next to it in the family and
-cheaper, so that whatever is dearer is given up without training. The rest follows by successive
-halving; or, where there are too few trials for that or the middle of a run says little about its
-end, by one of each kind.
+Each line of the family is bisected: of its methods, in order of price, the one in the middle is
+tried. If it gets to the target, what is dearer need not be tried; if it cannot, neither need what
+says less. What a run takes by default goes first; whoever costs more than the best so far stops.
 """
 
 from __future__ import annotations
@@ -11,30 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, islice, product, zip_longest
 
-import numpy as np
-
-from prlc.methods import NSGD, Scheduled, parse_method
+from prlc.methods import NSGD, Method, Scheduled, parse_method
 from prlc.planner.cost import Cost
 from prlc.planner.family import STEP_SIZES, Member
 from prlc.planner.prices import Choice, Prices
 from prlc.planner.target import Target
-from prlc.planner.trials import Candidate, Trials
+from prlc.planner.trials import Candidate, Trial, Trials
 from prlc.runs.config import usual_method
 
-RUNGS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of a trial; the better ones go on
-_OWN_ROUNDS = 2  # in which step sizes compete within a method
-_FEWEST = 8  # that always go on
-_NEARBY = 4  # of so many trials one is next to the best, before the others and after them
-_LEADING = 3  # step sizes at which the default is tried
+_SIZES = 2  # step sizes at which a method is tried, once it is known where in its line
+_SOONEST = 1 / 2  # of NSGD's steps: nothing is expected to get there sooner
+_SLOW = 1 / 4  # of NSGD's way: who has not come so far halfway through a trial is given up
+_DEFAULT = 1 / 2  # of all trials are over at the most when the default's line is,
+_LINES = 3 / 4  # and when all are; the rest is for what is next to the best
 _SHORTER = 7 / 8  # of the steps of the best: so long is a run of it at another step size
 _TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
 
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """How far the search is: which round, how many of its trials are over, the best cost so far."""
+    """How far the search is: in what, how much of that is over, the best cost so far."""
 
     label: str
     done: int
@@ -73,6 +71,9 @@ class Search:
             lambda done, total: self._on_search(SearchProgress("NSGD", done, total)),
         )
         self._weighed = {self.nsgd.candidate: self.nsgd}
+        self._rehearsed = {self.nsgd.candidate}
+        self._tried = 0  # methods and step sizes
+        self._progress = SearchProgress("lines of the family", 0, 0)
 
     @property
     def nsgd(self) -> Choice:
@@ -80,15 +81,12 @@ class Search:
 
     def run(self, most_trials: int) -> list[Choice]:
         """All that were weighed; the chosen one first, then NSGD."""
-        nearby = math.ceil(most_trials / _NEARBY)
-        self._lead()
-        self._look_around(nearby)
-        everything = [each for method in self._family for each in self._begin(method)]
-        if self._trials.constant and len(everything) <= most_trials:
-            self._halve(everything)
-        else:
-            self._try_one_of_each(most_trials - 2 * nearby)
-        self._look_around(nearby)
+        for number, methods in enumerate(lines := self._lines()):
+            self._progress = replace(self._progress, done=number, total=len(lines))
+            share = _DEFAULT if self._default in methods else _LINES
+            self._bisect(methods, math.ceil(share * most_trials))
+        self._progress = SearchProgress("around the best", 0, 1)
+        self._look_around(most_trials - self._tried)
         chosen = self._choose()
         rest = [each for each in self._weighed.values() if each not in (chosen, self.nsgd)]
         return list(dict.fromkeys([chosen, self.nsgd, *sorted(rest, key=self._prices.of)]))
@@ -97,98 +95,56 @@ class Search:
     def _cheapest(self) -> Choice:
         return min((each for each in self._weighed.values() if each.reached), key=self._prices.of)
 
-    def _try(self, candidate: Candidate, rung: float, progress: SearchProgress) -> Choice | None:
-        """Weigh a candidate against the cheapest so far, and remember it."""
-        best = self._cheapest
-        self._on_search(replace(progress, best=best.cost))
-        found = self._weigh(candidate, rung, best)
-        if found is not None:
-            self._weighed[candidate] = found
-        return found
+    # -- where to look -----------------------------------------------------------------------------
 
-    def _try_to_the_end(self, candidate: Candidate, label: str) -> bool:
-        """Whether a candidate that is new gets there."""
-        if candidate in self._weighed:
-            return False
-        found = self._try(candidate, 1.0, SearchProgress(label, 0, 1))
-        if found is None or not found.reached:
-            return False
-        self._shorten(candidate, label)
-        return True
+    def _lines(self) -> list[list[Scheduled]]:
+        """The methods of each line, the dearest first; the line of the default before the others.
 
-    def _shorten(self, candidate: Candidate, label: str) -> None:
-        """Where the step size follows a schedule, a shorter run is another run.
-
-        While one gets there, the next ends halfway between its end and where it was as low as the
-        target first.
-        """
-        while not self._trials.constant:
-            sooner = self._trials(candidate).reaches(self.target.loss, candidate.steps)
-            assert sooner is not None
-            halfway = (sooner + candidate.steps) / 2
-            candidate = replace(candidate, steps=self._prices.in_whole_rounds(candidate, halfway))
-            if candidate in self._weighed:
-                return
-            found = self._try(candidate, 1.0, SearchProgress(label, 0, 1))
-            if found is None or not found.reached:
-                return
-
-    def _lead(self) -> None:
-        """Try what a run takes by default to its end: what is dearer need not be trained then.
-
-        If it does not get there, its dearest neighbour follows, and so on.
-        """
-        method = parse_method(usual_method(self._trials.config.optimizer, "workers"))
-        if not isinstance(method, Scheduled) or method not in self._family:
-            return
-        sizes = [candidate.lr for candidate in self._begin(method)[:_LEADING]]
-        while not self._gets_there(method, sizes):
-            tried = [each for each in self._weighed.values() if each.candidate.method == method]
-            if tried:
-                sizes = [min(tried, key=lambda each: each.loss).candidate.lr]
-            dearer = max([method, *self._family[method].neighbours], key=self._prices.of_method)
-            if dearer == method:
-                return
-            method = dearer
-
-    def _gets_there(self, method: Scheduled, sizes: Sequence[float]) -> bool:
-        """Whether the method reaches the target at one of some step sizes, on every seed."""
-        there = False
-        for candidate in self._begin(method)[:1]:
-            for lr in sizes:
-                own = replace(candidate, lr=lr)
-                found = self._try(own, 1.0, SearchProgress(method.label, 0, 1))
-                if found is None or not found.reached or not self._holds(found):
-                    continue
-                there = True
-                self._shorten(own, method.label)
-                if not self._trials.constant:
-                    break  # at any other step size as long a run costs as much
-        return there
-
-    def _try_one_of_each(self, most: int) -> None:
-        """Try one method of each line that is new, at two step sizes, in at most so many trials.
-
-        It is the dearest that is still cheaper than the best after as many steps as NSGD's: the
-        more is said, the likelier it gets there.
+        Those that do not fit are left out.
         """
         lines: dict[str, list[Scheduled]] = {}
-        for method, member in self._family.items():
-            lines.setdefault(member.line, []).append(method)
-        tried = {candidate.method for candidate in self._weighed}
-        for methods in lines.values():
-            bar = self._prices.of(self._cheapest)
-            if not tried.isdisjoint(methods):
-                continue
-            cheaper = [method for method in methods if 0 < self._prices.of_method(method) < bar]
-            if not cheaper:
-                continue
-            for candidate in self._begin(max(cheaper, key=self._prices.of_method))[:2]:
-                if most <= 0:
-                    return
-                most -= 1
-                if self._try_to_the_end(candidate, "one of each kind"):
-                    break
+        for method in sorted(self._family, key=self._prices.of_method, reverse=True):
+            if self._begin(method):
+                lines.setdefault(self._family[method].line, []).append(method)
+        return sorted(lines.values(), key=lambda methods: self._default not in methods)
+
+    @cached_property
+    def _default(self) -> Method:
+        """What a run takes."""
+        return parse_method(usual_method(self._trials.config.optimizer, "workers"))
+
+    def _bisect(self, left: Sequence[Scheduled], until: int) -> None:
+        """Narrow a line down, while fewer trials than `until` are over."""
+        sizes = every_size = [candidate.lr for candidate in self._begin(left[0])]
+        first = self._default if self._default in left else left[0]
+        price = self._prices.of_method
+        while (left := [each for each in left if self._may_win(each)]) and self._tried < until:
+            method = first if first in left else left[len(left) // 2]
+            longest = self._begin(method)[0]
+            dear = self._affordable(longest) < longest.steps
+            there, best = self._tune(longest, sizes[: until - self._tried])
+            sizes = sorted(every_size, key=lambda lr: abs(math.log(lr / best)))[:_SIZES]
+            if there or dear:
+                left = [each for each in left if price(each) < price(method)]
+            else:
+                less = self._family[method].less
+                left = [each for each in left if each != method and each not in less]
+
+    def _tune(self, longest: Candidate, sizes: Sequence[float]) -> tuple[bool, float]:
+        """Whether a method gets there at one of some step sizes, and the best of them."""
+        losses: dict[float, float] = {}
+        for lr in sizes:
+            self._tried += 1
+            own = replace(longest, lr=lr, steps=self._length(longest))
+            if self._try(own):
+                return True, lr
+            losses[lr] = self._weighed[own].loss if own in self._weighed else math.inf
+        return False, min(losses, key=lambda lr: losses[lr])
+
+    def _may_win(self, method: Scheduled) -> bool:
+        """Whether it is cheaper than the best if it gets there as soon as any may."""
+        soon = self._prices.so_far(self._begin(method)[0], math.ceil(_SOONEST * self.nsgd.steps))
+        return soon.of(self._prices.goal) < self._prices.of(self._cheapest)
 
     def _look_around(self, most: int) -> None:
         """Go from the best to what is next to it and cheaper, in at most so many trials."""
@@ -198,7 +154,7 @@ class Search:
             for candidate in islice(untried, most):
                 most -= 1
                 tried.add(candidate)
-                self._try_to_the_end(candidate, "around the best")
+                self._try(candidate)
                 if self._cheapest is not best:
                     break
             if self._cheapest is best:
@@ -224,47 +180,8 @@ class Search:
         in_turn = [each for rank in zip_longest(*alike) for each in rank if each is not None]
         for lr, method in product(around[:2], in_turn):
             for candidate in self._begin(method)[:1]:
-                steps = self._affordable(candidate, 1.0, best)
-                if steps > method.delay:
-                    steps = candidate.steps if self._trials.constant else steps
-                    yield replace(candidate, lr=lr, steps=steps)
-
-    def _halve(self, alive: list[Candidate]) -> None:
-        """Train all of them further and further; the better ones go on."""
-        best = self._cheapest
-        alive = [
-            each
-            for each in alive
-            if each not in self._weighed and self._affordable(each, 1.0, best)
-        ]
-        for number, rung in enumerate(RUNGS):
-            label = f"round {number + 1} of {len(RUNGS)}"
-            tried = [
-                self._try(candidate, rung, SearchProgress(label, done + 1, len(alive)))
-                for done, candidate in enumerate(alive)
-            ]
-            still_open = [found for found in tried if found is not None and not found.reached]
-            alive = [choice.candidate for choice in self._survivors(still_open, number)]
-
-    def _survivors(self, choices: list[Choice], number: int) -> list[Choice]:
-        """Who goes on: at first each method without its worst step size, then half of all.
-
-        A large step size starts slowly and may end sooner, so they are given up one by one.
-        Methods are ranked by how many others beat them both in price and in progress, step by
-        step: neither the cheapest, which may never get there, crowd out the fastest, nor the other
-        way round.
-        """
-        own: dict[Scheduled, list[Choice]] = {}
-        for each in sorted(choices, key=lambda each: (self._prices.of(each), each.loss)):
-            own.setdefault(each.candidate.method, []).append(each)
-        if number < _OWN_ROUNDS and len(own) < len(choices):
-            return [each for group in own.values() for each in group[: max(1, len(group) - 1)]]
-        progress = np.array([self.target.progress(each.loss) for each in choices])
-        pace = progress / np.array([each.steps for each in choices])
-        price = np.array([self._prices.of(each) for each in choices]) * pace
-        beaten = [int(((price < p) & (pace > q)).sum()) for p, q in zip(price, pace, strict=True)]
-        order = sorted(range(len(choices)), key=lambda k: (beaten[k], self._prices.of(choices[k])))
-        return [choices[k] for k in order[: max(_FEWEST, math.ceil(len(choices) / 2))]]
+                if self._affordable(candidate) > method.delay:
+                    yield replace(candidate, lr=lr, steps=self._length(candidate))
 
     def _begin(self, method: Scheduled) -> list[Candidate]:
         """The method at its first step sizes, the likeliest first, as long as a trial may be.
@@ -281,34 +198,75 @@ class Search:
         longest = self._prices.longest(method, at)
         return [replace(longest, lr=lr) for lr in sizes] if method.delay < longest.steps else []
 
-    def _affordable(self, candidate: Candidate, rung: float, best: Choice) -> int:
-        """The steps up to a rung that cost no more than the best; 0: none."""
-        most = _TIE * self._prices.of(best)
-        return self._prices.within(most, candidate, rung * candidate.steps)
+    # -- trials ------------------------------------------------------------------------------------
 
-    def _weigh(self, candidate: Candidate, rung: float, best: Choice) -> Choice | None:
-        """Train up to a rung; None if it diverges, or is already dearer than the best.
+    def _length(self, longest: Candidate) -> int:
+        """How long a trial is: with a schedule no longer than what may cost less than the best."""
+        if self._trials.constant:
+            return longest.steps
+        return self._affordable(longest) or longest.steps
+
+    def _affordable(self, candidate: Candidate) -> int:
+        """The steps that cost no more than the best; 0: none."""
+        most = _TIE * self._prices.of(self._cheapest)
+        return self._prices.within(most, candidate, candidate.steps)
+
+    def _try(self, candidate: Candidate) -> bool:
+        """Whether a candidate gets there; the cheapest does so on every seed."""
+        if candidate in self._weighed:
+            return self._weighed[candidate].reached
+        self._on_search(replace(self._progress, best=self._cheapest.cost))
+        found = self._weigh(candidate)
+        if found is None:
+            return False
+        self._weighed[candidate] = found
+        if found.reached and not self._trials.constant:
+            self._shorten(candidate)
+        while not self._holds(self._cheapest):
+            pass  # the next one then
+        return self._weighed[candidate].reached
+
+    def _shorten(self, candidate: Candidate) -> None:
+        """Where the step size follows a schedule, a shorter run is another run.
+
+        While one gets there, the next ends halfway between its end and where it was as low as the
+        target first.
+        """
+        sooner = self._trials(candidate).reaches(self.target.loss, candidate.steps)
+        assert sooner is not None
+        halfway = (sooner + candidate.steps) / 2
+        self._try(replace(candidate, steps=self._prices.in_whole_rounds(candidate, halfway)))
+
+    def _weigh(self, candidate: Candidate) -> Choice | None:
+        """Train until it is there, or dearer than the best; None if it diverges or is too dear.
 
         A run whose step size follows a schedule counts as a whole.
         """
-        trial = self._trials(candidate)
-        wanted = max(1, math.floor(rung * candidate.steps / trial.every)) * trial.every
-        until = self._affordable(candidate, rung, best)
-        if until == 0 or (until < wanted and not self._trials.constant):
+        trial, target = self._trials(candidate), self.target
+        until = self._affordable(candidate)
+        if until == 0 or (until < candidate.steps and not self._trials.constant):
             return None
         if self._trials.constant:
-            steps = trial.reaches(self.target.loss, until)
+            steps, until = self._reaches(trial, until)
         else:
-            steps = until if trial.losses(until)[-1] <= self.target.loss else None
+            steps = until if trial.losses(until)[-1] <= target.loss else None
         if steps is not None:
             cost, loss = self._prices.whole(candidate, steps), trial.losses(steps)[-1]
             return Choice(candidate, steps, cost, loss, reached=True)
         losses = trial.losses(until)
-        if until < wanted or not math.isfinite(losses[-1]):
+        if not math.isfinite(losses[-1]):
             return None
         lowest = min(losses)
-        cost = self._prices.so_far(candidate, until).times(1 / self.target.progress(lowest))
+        cost = self._prices.so_far(candidate, until).times(1 / target.progress(lowest))
         return Choice(candidate, until, cost, lowest, reached=False)
+
+    def _reaches(self, trial: Trial, until: int) -> tuple[int | None, int]:
+        """When it is there; and how far it was trained, if it is not or is given up on its way."""
+        half = max(1, until // 2 // trial.every) * trial.every
+        steps = trial.reaches(self.target.loss, half)
+        if steps is not None or self.target.progress(min(trial.losses(half))) < _SLOW:
+            return steps, half
+        return trial.reaches(self.target.loss, until), until
 
     def _choose(self) -> Choice:
         """The cheapest, or of those about as cheap the one that saves most of the other."""
@@ -318,12 +276,13 @@ class Search:
             there = [each for each in self._weighed.values() if each.reached]
             tied = [each for each in there if self._prices.of(each) <= most]
             chosen = min(tied, key=lambda choice: (choice.cost.of(other), self._prices.of(choice)))
-            if chosen is self.nsgd or self._holds(chosen):
+            if self._holds(chosen):
                 return chosen
 
     def _holds(self, choice: Choice) -> bool:
         """Whether a choice passes its rehearsals; else it has not reached the target."""
-        if self._rehearse(choice.candidate):
+        if choice.candidate in self._rehearsed or self._rehearse(choice.candidate):
+            self._rehearsed.add(choice.candidate)
             return True
         self._weighed[choice.candidate] = replace(choice, reached=False)
         return False
