@@ -23,7 +23,8 @@ from prlc.runs.config import usual_method
 
 _SIZES = 2  # step sizes at which a method is tried, once it is known where in its line
 _SOONEST = 1 / 2  # of NSGD's steps: nothing is expected to get there sooner
-_SLOW = 1 / 4  # of NSGD's way: who has not come so far halfway through a trial is given up
+_LOOKS = (1 / 4, 1 / 2)  # of a trial, where it is given up
+_SLOW = 1 / 2  # if it has come less than this part of that of NSGD's way
 _DEFAULT = 1 / 2  # of all trials are over at the most when the default's line is,
 _LINES = 3 / 4  # and when all are; the rest is for what is next to the best
 _SHORTER = 7 / 8  # of the steps of the best: so long is a run of it at another step size
@@ -262,10 +263,11 @@ class Search:
 
     def _reaches(self, trial: Trial, until: int) -> tuple[int | None, int]:
         """When it is there; and how far it was trained, if it is not or is given up on its way."""
-        half = max(1, until // 2 // trial.every) * trial.every
-        steps = trial.reaches(self.target.loss, half)
-        if steps is not None or self.target.progress(min(trial.losses(half))) < _SLOW:
-            return steps, half
+        for part in _LOOKS:
+            at = max(1, int(part * until) // trial.every) * trial.every
+            steps = trial.reaches(self.target.loss, at)
+            if steps is not None or self.target.progress(min(trial.losses(at))) < _SLOW * part:
+                return steps, at
         return trial.reaches(self.target.loss, until), until
 
     def _choose(self) -> Choice:
