@@ -173,6 +173,8 @@ def overflow(team: prlc.Team) -> torch.Tensor:
                 model.w.grad.fill_(torch.inf)  # type: ignore[union-attr]
             scaler.step(optimizer)
             scaler.update()
+            if team.any(False):  # all of them are at the same step
+                break
     return model.w.detach()
 
 
@@ -266,6 +268,21 @@ def later_rates(team: prlc.Team) -> list[str]:
             optimizer.param_groups[0]["lr"] = LR * (1 + (team.worker == 1))
     logging.getLogger("prlc").removeHandler(heard)
     return heard.said
+
+
+def changed_at_the_end(team: prlc.Team, steps: int) -> tuple[torch.Tensor, list[str]]:
+    """Weights that are replaced after the last step, as by who restores the best ones."""
+    heard = Heard()
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer):
+        for _ in range(steps * (team.worker >= 0)):
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        model.w.data.fill_(9.0)
+    logging.getLogger("prlc").removeHandler(heard)
+    return model.w.detach(), heard.said
 
 
 def foreign_optimizer(team: prlc.Team) -> str:
@@ -465,6 +482,8 @@ def run(layout: str, folder: Path) -> None:
         "refused": lambda: refusals(teams["nsgd"], join("scaffold:4")),
         "rates": lambda: differing_rates(join("nsgd")),
         "later rates": lambda: later_rates(teams["nsgd"]),
+        "changed at the end": lambda: changed_at_the_end(teams["nsgd"], 2),
+        "changed in a round": lambda: changed_at_the_end(join("local-sgd:4"), 5),
         "foreign": lambda: foreign_optimizer(teams["nsgd"]),
         "slow but alive": lambda: slow_but_alive(layout),
         "same data": lambda: same_data(teams["nsgd"]),

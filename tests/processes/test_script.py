@@ -47,8 +47,10 @@ def losses(team: prlc.Team | None) -> list[float]:
             break
     if run is not None:
         with run.global_model():
-            found.append(0.0)
+            found.append(float(run.steps_done))
         run.finish()
+        optimizer.step()  # counts no more
+        assert run.steps_done == found[-1]
     return found
 
 
@@ -56,7 +58,7 @@ def test_a_process_alone_trains_as_ever(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("RANK", raising=False)
     team = prlc.join("prlc:0.1", layout="server")
     assert (team.worker, team.num_workers) == (0, 1)
-    assert losses(team) == [*losses(None), 0.0]
+    assert losses(team) == [*losses(None), 5.0]
     with pytest.raises(prlc.ConfigError, match="belong to no model"):
         team.train(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
 

@@ -250,13 +250,26 @@ def test_a_change_beside_the_optimizer_is_part_of_the_update(
     assert float(w[0]) > 0.4
 
 
-def test_a_step_that_a_scaler_leaves_out_is_not_counted(
+def test_a_step_that_a_scaler_leaves_out_is_an_update_of_zero(
     found: tuple[str, Path, list[Found]],
 ) -> None:
     (w,) = starts_of("overflow")
     for step in range(STEPS):
-        w = w - LR * (w - mean_target(*([0, 1, 2] if step < STEPS - 1 else [0, 2])))
+        there, share = ([0, 2], 2 / 3) if step == 3 else ([0, 1, 2], 1.0)
+        w = w - LR * share * (w - mean_target(*there))
     torch.testing.assert_close(found[2][0]["overflow"], w, rtol=0, atol=1e-12)
+
+
+def test_a_change_after_the_last_step_is_pushed_or_warned_of(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    for worker, each in enumerate(found[2]):
+        lost, said = each["changed at the end"]
+        assert not (lost == 9.0).any()
+        assert any(f"weights of worker {worker} were changed after its last" in x for x in said)
+        kept, said = each["changed in a round"]
+        assert (kept == 9.0).all()
+        assert not any("were changed" in x for x in said)
 
 
 def test_closures_and_step_hooks(found: tuple[str, Path, list[Found]]) -> None:

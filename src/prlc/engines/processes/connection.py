@@ -122,8 +122,8 @@ class Connection:
         return PeerError(
             silent[0] if silent else -1,
             f"{who} hangs or has died: not all ranks took part in an operation that needs them "
-            "all. Its own output says why; started again, the run goes on from its "
-            f"checkpoint.{said}",
+            "all. Its own output says why; started again, a run that keeps checkpoints goes on "
+            f"from the newest.{said}",
         )
 
 

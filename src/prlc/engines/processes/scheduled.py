@@ -299,6 +299,10 @@ class ScheduledWorker(Worker):
             self._stepped()
         return steps is None or self.next_step < steps
 
+    @property
+    def pushes_changes_at_end(self) -> bool:
+        return self.role.keeps_rounds and self.role.num_unsent > 0
+
     def leave(self, kind: Kind = Kind.BYE) -> None:
         """Push what is left of a round, then leave as all workers do."""
         if self.role.num_unsent:

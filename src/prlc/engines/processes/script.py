@@ -26,6 +26,7 @@ from prlc.engines.job import all_tensors, travelling
 from prlc.engines.processes.agreement import check_alike, warn_of_same_data
 from prlc.engines.processes.cluster import RunSettings
 from prlc.engines.processes.connection import Connection
+from prlc.engines.processes.overflow import OverflowHook
 from prlc.engines.processes.peer import Peer
 from prlc.engines.processes.ranks import Ranks
 from prlc.engines.processes.scheduled import ScheduledServer
@@ -47,7 +48,7 @@ _CHECKPOINT = Table(
 
 
 class Run:
-    """A training. Made by `Team.train`; this one, of a process alone, does nothing."""
+    """A training. Made by `Team.train`; this one, of a process alone, counts steps."""
 
     steps_done = 0
     """How many steps this worker has taken, including those before a restart."""
@@ -56,6 +57,13 @@ class Run:
     over = False
     """Whether the server has ended the run; only LAG's does."""
 
+    def __init__(self, optimizers: Sequence[Optimizer] = ()) -> None:
+        self._hooks: list[Any] = [o.register_step_post_hook(self._after_step) for o in optimizers]
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        self.steps_done += 1
+
     @contextmanager
     def global_model(self) -> Iterator[None]:
         """Inside the block the models are the global one, to evaluate or to save."""
@@ -63,6 +71,8 @@ class Run:
 
     def finish(self) -> None:
         """Take no more steps; leaves the final global model in the models."""
+        for hook in self._hooks:
+            hook.remove()
 
     def __enter__(self) -> Run:
         return self
@@ -121,13 +131,14 @@ class TeamRun(Run):
             self._build(names, saved["parts"] if saved else None)
         if connection.layout.worker_of(connection.rank) < 0:
             self._serve_to_the_end()
-        hooks = [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
-        hooks += [o.register_step_post_hook(self._after_step) for o in models.optimizers]
+        super().__init__(models.optimizers)
+        self._hooks += [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
         if len(models.optimizers) > 1:
-            hooks += [
+            self._hooks += [
                 model.register_forward_pre_hook(self._before_forward) for model in models.models
             ]
-        self._hooks = [*hooks, register_optimizer_step_pre_hook(self._check_foreign)]
+        self._hooks.append(register_optimizer_step_pre_hook(self._check_foreign))
+        self._hooks.append(OverflowHook(lambda: self._own_steps, self._left_out))
         self._strangers: set[int] = set()
 
     def _connected(self) -> Connection:
@@ -386,10 +397,7 @@ class TeamRun(Run):
     @torch.no_grad()
     def _prepare(self) -> None:
         """Before the optimizer uses the gradients."""
-        if self._peer is None:
-            self._settle(self._checksum())
-        elif self._has_changed():
-            self._change()
+        self._settle_or_change(self._checksum)
         if self._worker is not None:
             self._local.adopt()
         if self._settings.on_bad_update == "skip":
@@ -401,6 +409,13 @@ class TeamRun(Run):
                 return
         if self._worker is not None:
             self._worker.prepare()
+
+    def _settle_or_change(self, checksum: Callable[[], float] | None) -> None:
+        """Settle what travels at the first step, and again when that has changed."""
+        if self._peer is None:
+            self._settle(checksum() if checksum else None)
+        elif self._has_changed():
+            self._change()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
@@ -419,6 +434,21 @@ class TeamRun(Run):
             self.steps_done = self._worker.next_step
             touched, self._local.touched = self._local.touched, False
         self._follow(touched)
+
+    def _left_out(self, optimizer: Optimizer) -> None:
+        """Count a step that a scaler has left out, as an update of zero.
+
+        Otherwise this worker would be a step behind the others, who would wait for it while it
+        waits for them, as in `team.any`.
+        """
+        if self.finished or all(optimizer is not each for each in self._models.optimizers):
+            return
+        self._complete_save()
+        with torch.no_grad():
+            self._settle_or_change(None)
+            if self._worker is not None:
+                self._local.adopt()
+        self._after_step(optimizer, None, None)
 
     @property
     def _local(self) -> ScriptModel:
@@ -484,13 +514,19 @@ class TeamRun(Run):
         self._complete_save()
         if self._worker is not None:
             self._local.stepped_by(None)
+            if not self._worker.pushes_changes_at_end and not self._local.is_as_left():
+                log.warning(
+                    "The weights of worker %d were changed after its last optimizer.step(): the "
+                    "final model lacks that. Change them before a step, or after the block of "
+                    "team.train.",
+                    self._worker.number,
+                )
             if not self.over:
                 self._worker.leave()
         self._wait_for_others()
         self._end_of_peer()
         self.finished = True
-        for hook in self._hooks:
-            hook.remove()
+        super().finish()
         if not self._own_steps:
             log.warning(
                 "Worker %d has taken no step: optimizer.step() of the optimizer given to "

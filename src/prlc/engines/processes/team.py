@@ -173,10 +173,10 @@ class Team:
             `state_dict` and `load_state_dict`.
         server_optimizer: applied to mean updates, instead of the method's own.
         """
-        Models(_listed(model), _unwrapped(optimizer))
+        models = Models(_listed(model), _unwrapped(optimizer))
         _check_also(also)
         del server_optimizer
-        return Run()
+        return Run(models.optimizers)
 
 
 class Workers(Team):

@@ -184,7 +184,8 @@ class Wire:
         return PeerError(
             rank,
             f"The connection to {name} broke while {what} was awaited: it has died or cannot be "
-            "reached. Its own output says why; started again, the run goes on from its checkpoint.",
+            "reached. Its own output says why; started again, a run that keeps checkpoints goes on "
+            "from the newest.",
         )
 
     def _group(self, tag: Tag, sender: int, receiver: int) -> dist.ProcessGroup | None:

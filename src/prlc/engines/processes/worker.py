@@ -231,6 +231,11 @@ class Worker(ABC):
 
     # -- ending, saving and loading ---------------------------------------------------------------
 
+    @property
+    def pushes_changes_at_end(self) -> bool:
+        """Whether a last push says all that has become of the model since the one before."""
+        return False
+
     def leave(self, kind: Kind = Kind.BYE) -> None:
         """Say that this worker takes no more steps."""
         for server in self._servers:

@@ -268,6 +268,16 @@ class ScriptModel(LocalModel):
                 then.copy_(now)
 
     @torch.no_grad()
+    def is_as_left(self) -> bool:
+        """Whether the parameters are as the last step left them."""
+        tensors, values = _detached(self.model), self._packing.tensors(self.values)
+        count = len(list(self.model.parameters()))
+        return self._packing.fits(tensors) and all(
+            torch.equal(now, value.to(now))
+            for now, value in zip(tensors[:count], values, strict=False)
+        )
+
+    @torch.no_grad()
     def update(self, into: Vector) -> Kind:
         """Write what has changed since the last update, or return why it is unusable."""
         kind, in_place = Kind.UPDATE, into is self.values
