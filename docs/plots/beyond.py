@@ -85,16 +85,17 @@ def results(record: Record) -> str:
     for row in rows:
         name = f"**{row['label']}**" if row["method"] == record["recommended"] else row["label"]
         cells = ["not reached", *[""] * (2 + len(clocks))]
+        run = f"{row['trained']:,}"
         if row["bytes"] is not None:
             part = share(row["bytes"] / rows[0]["bytes"])
             times = [row["seconds"].get(clock) for clock in clocks]
             cells = [f"{row['steps']:,.0f}", f"{row['pulls']:,.0f}"]
             cells += [f"{format_bytes(row['bytes'])} ({part})"]
             cells += ["–" if time is None else format_seconds(time) for time in times]
-        lines.append([name, f"{row['lr']:g}", _loss(row["loss"]), *cells])
+        lines.append([name, f"{row['lr']:g}", run, _loss(row["loss"]), *cells])
     alone = [format_seconds(problem["computing_alone"][clock]) for clock in clocks]
-    lines.append(["*computing alone*", *[""] * 5, *alone])
-    headings = ["method", "step size", "final loss", "steps", "pulls", "bytes", *clocks]
+    lines.append(["*computing alone*", *[""] * 6, *alone])
+    headings = ["method", "step size", "trained", "final loss", "steps", "pulls", "bytes", *clocks]
     seeds = f"{problem['seeds']} seed{'s' if problem['seeds'] > 1 else ''}"
     small = f", images shrunk {problem['shrink']} times" if problem["shrink"] > 1 else ""
     trained = ""
@@ -112,8 +113,7 @@ def results(record: Record) -> str:
     )
     for row in rows:
         if setting := row["setting"]:
-            uses, steps = ", ".join(setting["for"]), setting["steps"]
-            how = "by hand" if steps is None else f"planned, {steps:,} steps"
+            uses, how = ", ".join(setting["for"]), "planned" if setting["planned"] else "by hand"
             about += f" For {uses} ({how}): `{setting['method']}`."
     picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
     return f"### {problem['title']}\n\n{about}\n\n{table(headings, lines)}\n\n{picture}"

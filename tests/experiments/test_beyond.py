@@ -16,9 +16,10 @@ from prlc.errors import ConfigError
 from prlc.experiments.beyond.plans import Planning
 from prlc.experiments.beyond.reached import Race, Reached
 from prlc.experiments.beyond.settings import BASELINE, SCALES, Row, beyond
-from prlc.experiments.beyond.trials import Trial, timings_of, trials_of, tuning_of
+from prlc.experiments.beyond.trials import Trial, rows_of, timings_of, trials_of, tuning_of
 from prlc.experiments.beyond.verdicts import judge
 from prlc.experiments.specs import Workspace
+from prlc.experiments.sweep import Tuned
 from prlc.methods import METHODS, parse_method, recommended
 from prlc.models import MODELS
 from prlc.report import MEASURES, Outcome
@@ -61,8 +62,20 @@ def test_the_same_effort_for_all() -> None:
             assert [trial.lr for trial in tuning] == [factor * lr for lr in problem.grid]
             assert factor == 1 or row.method == "demo", "a sign's step has another size"
             assert {trial.steps for trial in tuning} == {problem.tuning_steps}
-            longer = 1 if row.method == BASELINE else 2
-            assert {t.steps for t in trials_of(problem, row, 0.1, 2)} == {longer * problem.steps}
+            assert not row.length or row.serves or row.method == BASELINE
+
+
+def test_who_ends_at_nsgds_loss_trains_as_long_as_nsgd(tmp_path: Path) -> None:
+    problem = replace(SMOKE, plan_trials=0, tuning_steps=SMOKE.steps)
+    losses = {row.method: 1.0 + 0.1 * (row.method == "diloco") for row in beyond().rows}
+    tuned = [Tuned("digits", method, 0.1, ((0.1, loss),)) for method, loss in losses.items()]
+    rows = {row.method: row for row in rows_of(problem, tuned, Workspace(tmp_path))}
+    assert rows["stc"].steps_on(problem) == rows[BASELINE].steps_on(problem) == problem.steps
+    assert rows["diloco"].steps_on(problem) == 2 * problem.steps
+    assert {row.lr for row in rows.values()} == {0.1}
+    shorter = replace(problem, tuning_steps=problem.steps // 2)
+    rows = {row.method: row for row in rows_of(shorter, tuned, Workspace(tmp_path))}
+    assert rows["stc"].steps_on(shorter) == 2 * rows[BASELINE].steps_on(shorter)
 
 
 def test_a_plan_that_serves_twice_is_one_row(tmp_path: Path) -> None:
@@ -76,7 +89,7 @@ def test_a_plan_that_serves_twice_is_one_row(tmp_path: Path) -> None:
     assert [row.name for row in rows] == ["plan-bytes-paper-mobile", "plan-wan"]
     assert [row.optimizer_at for row in rows] == ["workers", "server"]
     for row, steps in zip(rows, (70, 80), strict=True):
-        assert {trial.steps for trial in trials_of(SMOKE, row, row.lr, 2)} == {steps}
+        assert {trial.steps for trial in trials_of(SMOKE, row, 2)} == {steps}
     assert len({timing.name for row in rows for timing in timings_of(SMOKE, row)}) == 2 * 4
 
 
@@ -85,7 +98,7 @@ def test_names_of_trials_and_timings_are_unique() -> None:
         names = []
         for problem in beyond().problems(scale, "all"):
             for row in beyond().rows_of(problem):
-                names += [trial.name for trial in trials_of(problem, row, 0.1, 3)]
+                names += [trial.name for trial in trials_of(problem, row, 3)]
                 names += [trial.name for trial in tuning_of(problem, row)]
                 names += [timing.name for timing in timings_of(problem, row)]
         assert len(names) == len(set(names))
@@ -106,14 +119,14 @@ def reached(
 ) -> Reached:
     row = replace(next((r for r in beyond().rows if r.method == method), Row(method=method)))
     clocks = dict.fromkeys(beyond().clocks_of(row), (time,))
-    return Reached(row, 0.1, series(), {}, (loss,), (steps,), (steps,), (size,), clocks)
+    return Reached(row, series(), {}, (loss,), (steps,), (steps,), (size,), clocks)
 
 
 def test_settings_have_claims_of_their_own() -> None:
     own = reached(recommended(), 100, 21.1, 1.0, 3.0)
-    few = replace(own, row=replace(own.row, serves=("bytes",), lr=0.1), bytes=(1.0,))
+    few = replace(own, row=replace(own.row, serves=("bytes",), steps=100), bytes=(1.0,))
     soon = dict.fromkeys(own.seconds, (1.0,))
-    fast = replace(own, row=replace(own.row, serves=("paper", "wan"), lr=0.1), seconds=soon)
+    fast = replace(own, row=replace(own.row, serves=("paper", "wan"), steps=100), seconds=soon)
     found = verdicts(own, few, fast, reached("diloco", 100, 20.0))
     for key in ("bytes", "rivals"):
         assert (found[key, ""], found[f"setting-{key}", ""]) == (Outcome.FAILS, Outcome.HOLDS)
@@ -178,8 +191,9 @@ def test_smoke_ends_in_tables_and_is_resumed(
     planned = [row["setting"] for row in record["results"] if row["setting"]]
     assert [row["method"] for row in record["results"]][: -len(planned)] == rows
     assert {use for plan in planned for use in plan["for"]} == {"bytes", *beyond().networks}
+    for row in record["results"]:
+        assert 0 < row["trained"] <= 2 * SMOKE.steps
     for plan in planned:
-        assert 0 < plan["steps"] <= 2 * SMOKE.steps
         assert f"The plan for {', '.join(plan['for'])}: {plan['method']}" in " ".join(said.split())
     nsgd = record["results"][0]
     assert nsgd["arrived"] == nsgd["seeds"] == 1

@@ -173,6 +173,11 @@ class Tuned:
     """Each step size with its final training loss; infinite if the run diverged."""
 
     @property
+    def loss(self) -> float:
+        """At the step size chosen."""
+        return dict(self.losses)[self.lr]
+
+    @property
     def at_edge(self) -> bool:
         """Whether the choice is the smallest or largest tried: a wider grid may do better."""
         grid = [lr for lr, _ in self.losses]

@@ -56,9 +56,10 @@ _UNORDERED = {"guess"}
 
 #: The candidates. Those that do not fit the optimizer or the length of the run are left out.
 FAMILY: tuple[Line, ...] = (
-    # Few or frequent, but always tiny messages; the last one for AdamW.
+    # Few or frequent, but always tiny messages; fading for AdamW, there also H steps late.
     Line("whisper:{h}:up=topk,{up},bits=1:down=topk,{down},bits=1:meanwhile={guess}"),
     Line("whisper:{long}:{fading}:meanwhile=ahead-snr"),
+    Line("whisper:{long}:delay={long}:{fading}:meanwhile=ahead-snr"),
     # Every step, small messages.
     Line("nsgd:up={message}:down={message}"),
     Line("pipe-sgd:up={message}:down={message}"),

@@ -11,9 +11,9 @@ from prlc.experiments.beyond.settings import BASELINE, Problem, Row, beyond
 from prlc.experiments.beyond.trials import (
     Timing,
     Trial,
+    raced,
     retimed,
-    rows_of,
-    step_size,
+    targets_of,
     timings_of,
     trials_of,
 )
@@ -30,7 +30,6 @@ class Reached:
     """One method on one problem."""
 
     row: Row
-    lr: float
     series: Series
     timed: Mapping[str, Series]
     """By clock: the same curves, with that clock's times."""
@@ -66,13 +65,12 @@ class Race:
 
 def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Workspace) -> Race:
     """Read the finished runs."""
-    rows = rows_of(problem, workspace)
-    runs = {row: _runs(problem, row, seeds, tuned, workspace) for row in rows}
+    rows = raced(problem, seeds, tuned, workspace)
+    runs = {row: _runs(problem, row, seeds, workspace) for row in rows}
     first = next(row for row in rows if row.method == BASELINE)
-    finals = [final_loss(run, problem.measure) for run in runs[first][0].runs]
-    targets = [(1 + problem.close) * loss for loss in finals]
+    targets = targets_of(problem, first, seeds, workspace)
     reached = {
-        row.name: _reached(problem, row, step_size(tuned, problem, row), series, timed, targets)
+        row.name: _reached(problem, row, series, timed, targets)
         for row, (series, timed) in runs.items()
     }
     trial = Trial(problem, first, problem.grid[0], seed=0)
@@ -85,10 +83,10 @@ def load_race(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: W
 
 
 def _runs(
-    problem: Problem, row: Row, seeds: int, tuned: Sequence[Tuned], workspace: Workspace
+    problem: Problem, row: Row, seeds: int, workspace: Workspace
 ) -> tuple[Series, dict[str, Series]]:
     """The curves of a method, and the same timed on each clock."""
-    trials = trials_of(problem, row, step_size(tuned, problem, row), seeds)
+    trials = trials_of(problem, row, seeds)
     if row.arrives:
         timed = {
             clock: _series(row, [t.load(workspace) for t in trials if t.clock == clock])
@@ -110,7 +108,6 @@ def _series(row: Row, runs: Sequence[Run]) -> Series:
 def _reached(
     problem: Problem,
     row: Row,
-    lr: float,
     series: Series,
     timed: Mapping[str, Series],
     targets: Sequence[float],
@@ -121,7 +118,6 @@ def _reached(
 
     return Reached(
         row,
-        lr,
         series,
         timed,
         losses=tuple(final_loss(run, problem.measure) for run in series.runs),
@@ -138,7 +134,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def _setting(row: Row) -> dict[str, Any]:
-    return {"for": list(row.serves), "method": row.method, "steps": row.steps or None}
+    return {"for": list(row.serves), "method": row.method, "planned": row.planned}
 
 
 def record_row(race: Race, reached: Reached) -> dict[str, Any]:
@@ -150,7 +146,8 @@ def record_row(race: Race, reached: Reached) -> dict[str, Any]:
         "label": reached.row.label,
         "rival": reached.row.rival,
         "setting": _setting(reached.row) if reached.row.serves else None,
-        "lr": reached.lr,
+        "lr": reached.row.lr,
+        "trained": reached.row.steps_on(race.problem),
         "loss": mean(reached.losses),
         "loss_low": min(reached.losses) if finite else None,
         "loss_high": max(reached.losses) if finite else None,

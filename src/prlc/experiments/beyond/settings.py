@@ -98,10 +98,12 @@ class Row:
     """Where the optimizer is SGD, its step sizes are those of the problem's grid times this."""
     serves: tuple[str, ...] = ()
     """If it is a setting of the recommended method: "bytes", or the clocks that it is for."""
+    length: float = 0.0
+    """How long it trains, in multiples of NSGD's steps; 0: for tuning to find."""
     lr: float = 0.0
-    """If it is a plan's: its step size."""
+    """Its step size, once that is found."""
     steps: int = 0
-    """If it is a plan's: its length; 0: as long as all may train."""
+    """If it is a plan's: how long it trains."""
 
     @property
     def name(self) -> str:
@@ -110,12 +112,18 @@ class Row:
 
     @property
     def planned(self) -> bool:
-        return self.lr > 0
+        return self.steps > 0
 
     @property
     def slug(self) -> str:
-        """In names of files; a plan's has its length."""
-        return slug(self.method) + (f"-steps-{self.steps}" if self.steps else "")
+        """In names of files, with a length of its own."""
+        long = f"-steps-{self.steps}" if self.steps else ""
+        return slug(self.method) + long + (f"-length-{self.length:g}" if self.length else "")
+
+    def steps_on(self, problem: Problem) -> int:
+        if self.steps:
+            return self.steps
+        return round((self.length or beyond().limits.steps) * problem.steps)
 
     def step_sizes(self, problem: Problem) -> tuple[float, ...]:
         """Those that it is tried at."""

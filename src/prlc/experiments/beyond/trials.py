@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from prlc.data import Dataset, parse_partition
 from prlc.engines import Execution
 from prlc.experiments.beyond.plans import Planning
 from prlc.experiments.beyond.settings import BASELINE, Problem, Row, beyond
-from prlc.experiments.curves import final_loss
+from prlc.experiments.curves import final_loss, first_reached
 from prlc.experiments.pool import OnFraction, Pool
 from prlc.experiments.specs import (
     CLOCK_MS,
@@ -32,7 +33,7 @@ from prlc.report import Run
 from prlc.runs.config import Config
 from prlc.runs.jobs import make_job
 
-__all__ = ["Timing", "Trial", "choose", "make_trials", "retimed", "rows_of", "step_size"]
+__all__ = ["Timing", "Trial", "choose", "make_trials", "raced", "retimed", "rows_of"]
 
 UNLIMITED = "unlimited"
 
@@ -60,8 +61,7 @@ class Trial:
     def steps(self) -> int:
         if self.tuning:
             return self.problem.tuning_steps
-        longer = 1 if self.row.method == BASELINE else beyond().limits.steps
-        return self.row.steps or round(longer * self.problem.steps)
+        return self.row.steps_on(self.problem)
 
     @property
     def cost(self) -> float:
@@ -162,21 +162,21 @@ def make_trials(
     """
     ordered = sorted(problems, key=lambda problem: -problem.step_ms)
     each = [(problem, row) for problem in ordered for row in beyond().rows_of(problem)]
-    timings = [timing for problem, row in each for timing in timings_of(problem, row)]
     tuning = [trial for problem, row in each for trial in tuning_of(problem, row)]
     planned = [Planning(problem) for problem in ordered if problem.plan_trials]
-    expected = [t for p, row in each for t in trials_of(p, row, p.grid[0], problems[p])]
+    expected = [t for p, row in each for t in trials_of(p, row, problems[p])]
     work = Work(workspace, pool, on_work, expected=sum(trial.cost for trial in expected))
-    work.run([*planned, *tuning, *timings])
+    work.run([*planned, *tuning])
     tuned = [choose(problem, row, workspace) for problem, row in each]
     work.expected = 0.0
-    rows = [(p, row) for p in ordered for row in rows_of(p, workspace)]
-    runs = [
-        trial
-        for p, row in rows
-        for trial in trials_of(p, row, step_size(tuned, p, row), problems[p])
-    ]
-    work.run([*runs, *(t for p, row in rows if row.planned for t in timings_of(p, row))])
+
+    def race(rows: Mapping[Problem, list[Row]]) -> None:
+        each = [(p, row) for p in ordered for row in rows[p]]
+        runs = [trial for p, row in each for trial in trials_of(p, row, problems[p])]
+        work.run([*runs, *(timing for p, row in each for timing in timings_of(p, row))])
+
+    race({p: rows_of(p, tuned, workspace) for p in ordered})
+    race({p: raced(p, problems[p], tuned, workspace) for p in ordered})
     return tuned
 
 
@@ -186,10 +186,43 @@ def retimed(run: Run, seconds: Mapping[int, float]) -> Run:
     return replace(run, metrics=run.metrics.assign(simulated_seconds=times))
 
 
-def rows_of(problem: Problem, workspace: Workspace) -> list[Row]:
-    """The rows of a problem's table, once its plans are made."""
+def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
+    """The rows of a problem's table, with what tuning found, and its plans."""
+    found = {each.method: each for each in tuned if each.problem == problem.name}
     planned = Planning(problem).load(workspace) if problem.plan_trials else []
-    return [*beyond().rows_of(problem), *planned]
+    return [*(_settled(problem, row, found) for row in beyond().rows_of(problem)), *planned]
+
+
+def raced(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
+    """The same after their runs: who missed NSGD's loss in as many steps gets all that it may."""
+    given = {row.method for row in beyond().rows_of(problem) if row.length}
+    first, *others = rows_of(problem, tuned, workspace)
+    targets = targets_of(problem, first, seeds, workspace)
+
+    def there(trial: Trial) -> bool:
+        run = trial.load(workspace)
+        return first_reached(run, "step", targets[trial.seed], problem.measure) < math.inf
+
+    def settled(row: Row) -> bool:
+        known = row.planned or row.method in given or row.length > 1.0
+        return known or all(there(trial) for trial in trials_of(problem, row, seeds))
+
+    longer = beyond().limits.steps
+    return [first, *(row if settled(row) else replace(row, length=longer) for row in others)]
+
+
+def targets_of(problem: Problem, nsgd: Row, seeds: int, workspace: Workspace) -> list[float]:
+    """The loss to get to, for each seed."""
+    runs = [trial.load(workspace) for trial in trials_of(problem, nsgd, seeds)]
+    return [(1 + problem.close) * final_loss(run, problem.measure) for run in runs]
+
+
+def _settled(problem: Problem, row: Row, tuned: Mapping[str, Tuned]) -> Row:
+    """Its step size; and NSGD's length, if a run as long ends at NSGD's loss, too."""
+    own, nsgd = tuned[row.method], tuned[BASELINE]
+    enough = problem.tuning_steps == problem.steps and own.loss <= nsgd.loss
+    longer = 1.0 if enough else beyond().limits.steps
+    return replace(row, lr=own.lr, length=row.length or longer)
 
 
 def tuning_of(problem: Problem, row: Row) -> list[Trial]:
@@ -200,9 +233,9 @@ def tuning_of(problem: Problem, row: Row) -> list[Trial]:
     ]
 
 
-def trials_of(problem: Problem, row: Row, lr: float, seeds: int) -> list[Trial]:
+def trials_of(problem: Problem, row: Row, seeds: int) -> list[Trial]:
     clocks = beyond().clocks_of(row) if row.arrives else ("",)
-    return [Trial(problem, row, lr, seed, clock) for seed in range(seeds) for clock in clocks]
+    return [Trial(problem, row, row.lr, seed, clock) for seed in range(seeds) for clock in clocks]
 
 
 def timings_of(problem: Problem, row: Row) -> list[Timing]:
@@ -224,10 +257,3 @@ def choose(problem: Problem, row: Row, workspace: Workspace) -> Tuned:
     )
     best = min(losses, key=lambda pair: (pair[1], pair[0]))[0]
     return Tuned(problem.name, row.method, best, losses)
-
-
-def step_size(tuned: Sequence[Tuned], problem: Problem, row: Row) -> float:
-    """A plan's own, or the tuned one."""
-    if row.planned:
-        return row.lr
-    return next(t.lr for t in tuned if (t.problem, t.method) == (problem.name, row.method))

@@ -62,7 +62,7 @@ def _about_time(
 
 
 def same_loss(race: Race, own: Reached) -> Finding:
-    """Compares final losses, after twice NSGD's steps."""
+    """Compares final losses, however long the runs."""
     limits, quotient = beyond().limits, ratio(own.losses, race.baseline.losses)
     if quotient is None:
         return Finding("a run diverged", Outcome.FAILS, "diverged")
