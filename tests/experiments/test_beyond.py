@@ -16,7 +16,7 @@ from prlc.errors import ConfigError
 from prlc.experiments.beyond.plans import Planning
 from prlc.experiments.beyond.reached import Race, Reached
 from prlc.experiments.beyond.settings import BASELINE, SCALES, Row, beyond
-from prlc.experiments.beyond.trials import Trial, rows_of, timings_of, trials_of, tuning_of
+from prlc.experiments.beyond.trials import Trial, raced, rows_of, timings_of, trials_of, tuning_of
 from prlc.experiments.beyond.verdicts import judge
 from prlc.experiments.specs import Workspace
 from prlc.experiments.sweep import Tuned
@@ -24,7 +24,7 @@ from prlc.methods import METHODS, parse_method, recommended
 from prlc.models import MODELS
 from prlc.report import MEASURES, Outcome
 
-from .builders import series
+from .builders import run, series
 
 Prlc = Callable[..., tuple[int, str, str]]
 
@@ -76,6 +76,22 @@ def test_who_ends_at_nsgds_loss_trains_as_long_as_nsgd(tmp_path: Path) -> None:
     shorter = replace(problem, tuning_steps=problem.steps // 2)
     rows = {row.method: row for row in rows_of(shorter, tuned, Workspace(tmp_path))}
     assert rows["stc"].steps_on(shorter) == 2 * rows[BASELINE].steps_on(shorter)
+
+
+def test_who_then_misses_it_on_a_seed_trains_twice_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = replace(SMOKE, plan_trials=0, tuning_steps=SMOKE.steps)
+    tuned = [Tuned("digits", row.method, 0.1, ((0.1, 1.0),)) for row in beyond().rows]
+    missed = {("stc", 0): 0.8, ("diloco", 1): 1.5}  # NSGD ends at 0.5, then at 1
+    monkeypatch.setattr(
+        Trial,
+        "load",
+        lambda self, _: run([2.0, missed.get((self.row.method, self.seed), [0.5, 1.0][self.seed])]),
+    )
+    rows = {row.method: row for row in raced(problem, 2, tuned, Workspace(tmp_path))}
+    assert {method for method, row in rows.items() if row.length == 2.0} == {"stc", "diloco"}
+    assert {row.length for row in raced(problem, 1, tuned, Workspace(tmp_path))} == {1.0, 2.0}
 
 
 def test_a_plan_that_serves_twice_is_one_row(tmp_path: Path) -> None:
