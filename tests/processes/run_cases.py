@@ -44,7 +44,7 @@ class Case:
     seed_by_rank: bool = False
     """Whether the first weights differ."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """A `folder` is within that of all cases."""
+    """A `folder` is within that of all cases; those with the same one take turns."""
     cluster: dict[str, Any] = field(default_factory=dict)
     command: list[str] | None = None
     trouble: dict[str, Any] | None = None
@@ -173,8 +173,11 @@ def main() -> None:
     running: list[Start] = []
     ended: dict[str, list[dict[int, int | str]]] = {case.name: [] for case in waiting}
     while waiting or running:
-        while waiting and len(running) < given["at_once"]:
-            running.append(Start(waiting.pop(0), folder, 0))
+        taken = {start.case.settings.get("folder") for start in running} - {None}
+        free = [case for case in waiting if case.settings.get("folder") not in taken]
+        if free and len(running) < given["at_once"]:
+            waiting.remove(free[0])
+            running.append(Start(free[0], folder, 0))
         for start in [start for start in running if start.poll()]:
             running.remove(start)
             codes = ended[start.case.name]
