@@ -24,7 +24,7 @@ compare: $(READY)  ## every method on the built-in data: a table, a plot, a page
 	$(BIN)/prlc compare
 
 test: lint  ## style, types and tests
-	$(BIN)/pytest -n $$(($$(nproc) + 1))  # many tests wait for processes
+	$(BIN)/pytest -n $$((2 * $$(nproc)))  # many tests wait for processes
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check .
