@@ -24,4 +24,4 @@ def test_as_recorded(any_method: Method, engine: str, update_golden: bool) -> No
     execution = prlc.Execution(4, 1) if engine == "simulator" else None
     result = prlc.train(*problem("bn"), engine=engine, execution=execution, **given)
     found = trace(dict(result.model.named_parameters()), result.summary)
-    Golden(engine, update_golden).check(str(any_method), found)
+    Golden(engine, update_golden).check(str(any_method), found, any_method)

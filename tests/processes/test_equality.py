@@ -17,7 +17,7 @@ import torch
 
 import prlc
 from golden import Golden, trace
-from prlc.methods import ASGD, Asynchronous, Method, Scheduled, Timetable
+from prlc.methods import ASGD, Asynchronous, Method, Scheduled, Timetable, parse_method
 
 from .launch import Ended, asked_for, launch, some_slow
 from .problems import outcome, problem, settings
@@ -174,7 +174,8 @@ def assert_as_the_reference(run: Ended, *without: str, update_golden: bool) -> N
     assert sum(sent["down"]) == theirs["summary"]["bytes_down"]
     assert "is the bound that" not in run.everything(), "lengths have a bound for mistakes alone"
     found = trace(ours["tensors"], ours["summary"])
-    Golden("processes", update_golden).check(f"{run.case.name} {run.case.layout}", found)
+    method = parse_method(run.case.settings["method"])
+    Golden("processes", update_golden).check(f"{run.case.name} {run.case.layout}", found, method)
 
 
 def assert_moved(run: Ended) -> None:
