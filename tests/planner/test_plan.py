@@ -21,6 +21,7 @@ from prlc.models import build
 from prlc.network import Network
 from prlc.planner import Candidate, Plan, Price, recommend, render
 from prlc.planner.family import FAMILY, STEP_SIZES, candidates
+from prlc.planner.search import prediction_bound
 
 from .conftest import QUICK
 
@@ -142,6 +143,7 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
     assert there & failed  # on another seed
     assert held.chosen.candidate not in failed
     same = {name: QUICK[name] for name in ("workers", "batch_size", "execution")}
+    gaps = []
     for seed in range(2, 6):
         losses = [
             prlc.train(
@@ -150,7 +152,16 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
             ).metrics["train_loss"]
             for candidate in (held.nsgd.candidate, held.chosen.candidate)
         ]  # fmt: skip
-        assert losses[1].iloc[-1] <= 1.01 * losses[0].min()
+        gaps.append(losses[1].iloc[-1] / (1.01 * losses[0].min()) - 1)
+    assert max(gaps) <= 0
+    assert prediction_bound(gaps) <= 1e-6  # and so should a run on a fifth
+
+
+def test_one_more_value_stays_below_the_bound_as_often_as_it_says() -> None:
+    draws = np.random.default_rng(0).normal(3.0, 2.0, (4000, 6))
+    for confidence in (0.5, 0.9):
+        below = [prediction_bound(row[:5], confidence) >= row[5] for row in draws.tolist()]
+        assert np.mean(below) == pytest.approx(confidence, abs=0.02)
 
 
 def test_a_target_may_be_given(quick: Quick) -> None:

@@ -83,7 +83,10 @@ def plan(
     ] = None,
     rehearsals: Annotated[
         int,
-        typer.Option(help="Further seeds on which a candidate has to get to NSGD's loss, too."),
+        typer.Option(
+            help="Further seeds on which a candidate has to get to NSGD's loss, too; with a "
+            "schedule, with a margin for those not tried."
+        ),
     ] = 0,
     eval_samples: Annotated[
         int, typer.Option(help="Samples of the training data to measure losses on (0: all).")

@@ -159,7 +159,8 @@ def plan(
     steps: of NSGD's run; no trial is longer than twice that.
     most_trials: pairs of method and step size to try: up to half of them of the default's line, a
         quarter next to the best. None: 320, or fewer for a model that computes for long.
-    rehearsals: further seeds on which a candidate has to get to NSGD's loss, too.
+    rehearsals: further seeds on which a candidate has to get to NSGD's loss, too; with two or more
+        and a schedule, also be expected to on nine of ten others.
     optimizer_at: `server`, `workers`; None: on the server where a method allows it.
     schedule: `constant`, `cosine`, `step:EPOCHS:FACTOR`. Where the step size changes, a run counts
         as a whole, and its length is part of the search.

@@ -8,10 +8,13 @@ says less. What a run takes by default goes first; whoever costs more than the b
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice, product, zip_longest
+
+from scipy.special import stdtrit
 
 from prlc.methods import NSGD, Method, Scheduled, parse_method
 from prlc.planner.cost import Cost
@@ -28,6 +31,8 @@ _SLOW = 1 / 2  # if it has come less than this part of that of NSGD's way
 _DEFAULT = 1 / 2  # of all trials are over at the most when the default's line is,
 _LINES = 3 / 4  # and when all are; the rest is for what is next to the best
 _SHORTER = 7 / 8  # of the steps of the best: so long is a run of it at another step size
+_ENOUGH = 3  # seeds whose losses say how much those of others may differ:
+_CONFIDENCE = 0.9  # so sure is a plan that it holds on one more
 _TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
 
 
@@ -290,7 +295,11 @@ class Search:
         return False
 
     def _rehearse(self, candidate: Candidate) -> bool:
-        """Whether a candidate gets to NSGD's loss on the other seeds, too."""
+        """Whether a candidate gets to NSGD's loss on the other seeds, and should on a new one.
+
+        The latter is judged where the end of a run counts.
+        """
+        gaps = [_gap(self._trials(candidate), candidate.steps, self.target.loss)]
         for number, trials in enumerate(self._rehearsals):
             progress = SearchProgress("rehearsals", number, len(self._rehearsals))
             self._on_search(replace(progress, best=self._cheapest.cost))
@@ -298,8 +307,21 @@ class Search:
             if self._trials.constant:
                 there = trial.reaches(target, candidate.steps) is not None
             else:
-                there = trial.losses(candidate.steps)[-1] <= target
+                gaps.append(_gap(trial, candidate.steps, target))
+                there = gaps[-1] <= 0
             trial.release()
             if not there:
                 return False
-        return True
+        return len(gaps) < _ENOUGH or prediction_bound(gaps) <= 0
+
+
+def _gap(trial: Trial, steps: int, target: float) -> float:
+    """How far the loss at the end is above the target, in parts of it."""
+    return (trial.losses(steps)[-1] - target) / (abs(target) or 1.0)
+
+
+def prediction_bound(values: Sequence[float], confidence: float = _CONFIDENCE) -> float:
+    """What one more value stays below with this confidence, if all are normal and alike."""
+    n = len(values)
+    spread = statistics.stdev(values) * math.sqrt(1 + 1 / n)
+    return statistics.fmean(values) + float(stdtrit(n - 1, confidence)) * spread

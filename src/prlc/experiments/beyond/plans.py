@@ -94,7 +94,7 @@ class Planning:
             network=beyond().networks[clock],
             goal=BYTES if purpose == BYTES else "time",
             learning_rates=problem.grid,
-            within=0.0,  # all the way, so that a plan keeps clear of the edge on other seeds
+            within=problem.close,
             steps=problem.steps,
             most_trials=problem.plan_trials,
             rehearsals=problem.rehearsals,
