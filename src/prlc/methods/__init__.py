@@ -5,7 +5,7 @@ presets.py       published methods as choices of parts
 lag.py, cmfl.py, asgd.py  methods that decide online
 triggers.py      when a lazy worker's message is worth sending
 timetable.py     who takes part, pushes and pulls what at each step
-compensation.py  what a worker does between two pulls
+compensation/    what a worker does between two pulls
 check.py         which parts go together
 settings.py      checks of single settings
 """
