@@ -94,19 +94,16 @@ def test_who_then_misses_it_on_a_seed_trains_twice_as_long(
     assert {row.length for row in raced(problem, 1, tuned, Workspace(tmp_path))} == {1.0, 2.0}
 
 
-def test_a_plan_that_serves_twice_is_one_row(tmp_path: Path) -> None:
-    few = {"method": "whisper:10", "optimizer_at": "workers", "lr": 0.1, "steps": 70}
-    other = {"method": "nsgd:up=int8", "optimizer_at": "server", "lr": 0.3, "steps": 80}
-    plans = {"bytes": few, "paper": few, "wan": other, "mobile": few}
+def test_a_plan_has_a_length_of_its_own(tmp_path: Path) -> None:
+    found = {"method": "whisper:10", "optimizer_at": "workers", "lr": 0.1, "steps": 70}
     file = tmp_path / Planning(SMOKE).name
     file.parent.mkdir()
-    file.write_text(json.dumps(plans))
-    rows = Planning(SMOKE).load(Workspace(tmp_path))
-    assert [row.name for row in rows] == ["plan-bytes-paper-mobile", "plan-wan"]
-    assert [row.optimizer_at for row in rows] == ["workers", "server"]
-    for row, steps in zip(rows, (70, 80), strict=True):
-        assert {trial.steps for trial in trials_of(SMOKE, row, 2)} == {steps}
-    assert len({timing.name for row in rows for timing in timings_of(SMOKE, row)}) == 2 * 4
+    file.write_text(json.dumps(found | {"trials": 8}))
+    row = Planning(SMOKE).load(Workspace(tmp_path))
+    assert (row.name, row.serves, row.lr) == ("plan", ("bytes",), 0.1)
+    assert {trial.steps for trial in trials_of(SMOKE, row, 2)} == {70}
+    Planning(SMOKE).make(Workspace(tmp_path))  # it is there: nothing is planned again
+    assert json.loads(file.read_text())["trials"] == 8
 
 
 def test_names_of_trials_and_timings_are_unique() -> None:
@@ -204,13 +201,12 @@ def test_smoke_ends_in_tables_and_is_resumed(
         assert (out / file).stat().st_size > 0
     record = json.loads((out / "beyond.json").read_text())
     rows = [row.method for row in beyond().rows_of(SMOKE)]
-    planned = [row["setting"] for row in record["results"] if row["setting"]]
-    assert [row["method"] for row in record["results"]][: -len(planned)] == rows
-    assert {use for plan in planned for use in plan["for"]} == {"bytes", *beyond().networks}
+    assert [row["method"] for row in record["results"]] == [*rows, "plan"]
+    plan = record["results"][-1]["setting"]
+    assert (plan["for"], plan["planned"]) == (["bytes"], True)
     for row in record["results"]:
         assert 0 < row["trained"] <= 2 * SMOKE.steps
-    for plan in planned:
-        assert f"The plan for {', '.join(plan['for'])}: {plan['method']}" in " ".join(said.split())
+    assert f"The plan: {plan['method']}" in " ".join(said.split())
     nsgd = record["results"][0]
     assert nsgd["arrived"] == nsgd["seeds"] == 1
     assert nsgd["steps"] <= SMOKE.steps

@@ -108,7 +108,7 @@ class Row:
     @property
     def name(self) -> str:
         """In records."""
-        return "-".join(["plan", *self.serves]) if self.planned else self.method
+        return "plan" if self.planned else self.method
 
     @property
     def planned(self) -> bool:
@@ -132,9 +132,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        if self.planned:
-            return f"plan for {', '.join(self.serves)}"
-        return parse_method(self.method).label
+        return "plan" if self.planned else parse_method(self.method).label
 
     @property
     def arrives(self) -> bool:

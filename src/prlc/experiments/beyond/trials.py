@@ -189,7 +189,7 @@ def retimed(run: Run, seconds: Mapping[int, float]) -> Run:
 def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
     """The rows of a problem's table, with what tuning found, and its plans."""
     found = {each.method: each for each in tuned if each.problem == problem.name}
-    planned = Planning(problem).load(workspace) if problem.plan_trials else []
+    planned = [Planning(problem).load(workspace)] if problem.plan_trials else []
     return [*(_settled(problem, row, found) for row in beyond().rows_of(problem)), *planned]
 
 
