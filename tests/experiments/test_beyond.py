@@ -139,7 +139,8 @@ def test_settings_have_claims_of_their_own() -> None:
     own = reached(recommended(), 100, 21.1, 1.0, 3.0)
     few = replace(own, row=replace(own.row, serves=("bytes",), steps=100), bytes=(1.0,))
     soon = dict.fromkeys(own.seconds, (1.0,))
-    fast = replace(own, row=replace(own.row, serves=("paper", "wan"), steps=100), seconds=soon)
+    by_hand = replace(own.row, method="whisper:1", serves=("paper", "wan"))
+    fast = replace(own, row=by_hand, seconds=soon)
     found = verdicts(own, few, fast, reached("diloco", 100, 20.0))
     for key in ("bytes", "rivals"):
         assert (found[key, ""], found[f"setting-{key}", ""]) == (Outcome.FAILS, Outcome.HOLDS)
