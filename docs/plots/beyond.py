@@ -4,7 +4,7 @@
 
 A FOLDER comes from `prlc reproduce beyond`. Its record, cut into one for each problem, and its
 figures are copied into docs/. The marked parts of the page are generated from all records there. A
-problem recorded again, at whatever scale, replaces the record before.
+problem recorded again at the same scale replaces the record before.
 """
 
 from __future__ import annotations
@@ -47,16 +47,22 @@ def copy_results(folder: Path) -> None:
         record = whole | {"problems": [problem]}
         for part, key in (("tuning", "task"), ("results", "problem"), ("verdicts", "task")):
             record[part] = [each for each in whole[part] if each[key] == name]
-        (RECORDS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-        picture = f"beyond-{name}.png"
-        shutil.copyfile(folder / picture, DOCS / "images" / picture)
+        kept = stem(whole["scale"], name)
+        (RECORDS / f"{kept}.json").write_text(json.dumps(record, indent=1) + "\n")
+        picture = DOCS / "images" / f"beyond-{kept}.png"
+        shutil.copyfile(folder / f"beyond-{name}.png", picture)
+
+
+def stem(scale: str, problem: str) -> str:
+    """What the files of a problem are called."""
+    return problem if scale == "quick" else f"{scale}-{problem}"
 
 
 def read_records() -> list[Record]:
-    """In the order of the settings: IID data first."""
+    """In the order of the settings: smaller scales and IID data first."""
     found = {file.stem: json.loads(file.read_text()) for file in RECORDS.glob("*.json")}
-    known = [problem.name for scale in SCALES for problem in beyond().problems(scale, "all")]
-    return [found[name] for name in dict.fromkeys(known) if name in found]
+    known = [stem(each, p.name) for each in SCALES for p in beyond().problems(each, "all")]
+    return [found[name] for name in known if name in found]
 
 
 def filled(page: str, records: Sequence[Record]) -> str:
@@ -115,7 +121,8 @@ def results(record: Record) -> str:
         if setting := row["setting"]:
             uses, how = ", ".join(setting["for"]), "planned" if setting["planned"] else "by hand"
             about += f" For {uses} ({how}): `{setting['method']}`."
-    picture = f"![{problem['title']}](images/beyond-{problem['name']}.png)"
+    kept = stem(record["scale"], problem["name"])
+    picture = f"![{problem['title']}](images/beyond-{kept}.png)"
     return f"### {problem['title']}\n\n{about}\n\n{table(headings, lines)}\n\n{picture}"
 
 

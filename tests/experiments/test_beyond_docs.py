@@ -42,7 +42,8 @@ def test_the_page_is_made_from_folders_of_runs(script: dict[str, Any], tmp_path:
         folders.append(tmp_path / record.stem)
         folders[-1].mkdir()
         (folders[-1] / "beyond.json").write_text(record.read_text())
-        (folders[-1] / f"beyond-{record.stem}.png").write_bytes(b"a figure")
+        name = json.loads(record.read_text())["problems"][0]["name"]
+        (folders[-1] / f"beyond-{name}.png").write_bytes(b"a figure")
     script["main"](folders)
     assert (docs / "beyond.md").read_text() == PAGE.read_text()
     assert len(list((docs / "images").iterdir())) == len(folders) > 0
@@ -56,7 +57,8 @@ def test_records_were_made_with_the_frozen_settings(script: dict[str, Any]) -> N
         assert {key: kept[key] for key in expected} == expected
         assert record["limits"] == asdict(beyond().limits)
         assert record["recommended"] == recommended()
-        assert (ROOT / "docs" / "images" / f"beyond-{kept['name']}.png").is_file()
+        stem = script["stem"](record["scale"], kept["name"])
+        assert (ROOT / "docs" / "images" / f"beyond-{stem}.png").is_file()
 
 
 def test_the_page_writes_the_recommended_method_out() -> None:

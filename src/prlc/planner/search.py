@@ -33,6 +33,7 @@ _LINES = 3 / 4  # and when all are; the rest is for what is next to the best
 _SHORTER = 7 / 8  # of the steps of the best: so long is a run of it at another step size
 _ENOUGH = 3  # seeds whose losses say how much those of others may differ:
 _CONFIDENCE = 0.9  # so sure is a plan that it holds on one more
+_FEWER = 0.8  # of the steps may be enough for what says more
 _TIE = 1.05  # of those within this factor of the best, the one that saves most of the other wins
 
 
@@ -170,8 +171,8 @@ class Search:
     def _next_to(self, best: Choice) -> Iterator[Candidate]:
         """What may be cheaper: the method at other step sizes, then its neighbours.
 
-        Neighbours are tried at the greatest length that is not too dear, the cheapest first; of
-        those that cost the same, one each before any other.
+        Neighbours are tried at the greatest length that is not too dear, the most promising first;
+        of those that promise the same, one each before any other.
         """
         own = best.candidate
         around = [own.lr, own.lr / 2, 2 * own.lr]
@@ -181,8 +182,13 @@ class Search:
         if not self._trials.constant:
             shorter = self._prices.in_whole_rounds(own, _SHORTER * own.steps)
         yield from (replace(own, lr=lr, steps=shorter) for lr in around[1:])
-        nearby = sorted(self._family[own.method].neighbours, key=self._prices.of_method)
-        alike = [list(group) for _, group in groupby(nearby, key=self._prices.of_method)]
+        price, here = self._prices.of_method, self._prices.of_method(own.method)
+
+        def promise(method: Scheduled) -> float:
+            return price(method) * (_FEWER if price(method) > here else 1.0)
+
+        nearby = sorted(self._family[own.method].neighbours, key=promise)
+        alike = [list(group) for _, group in groupby(nearby, key=promise)]
         in_turn = [each for rank in zip_longest(*alike) for each in rank if each is not None]
         for lr, method in product(around[:2], in_turn):
             for candidate in self._begin(method)[:1]:
@@ -299,18 +305,21 @@ class Search:
 
         The latter is judged where the end of a run counts.
         """
-        gaps = [_gap(self._trials(candidate), candidate.steps, self.target.loss)]
+        gaps, whole = [], not self._trials.constant
+        if whole:
+            gaps.append(_gap(self._trials(candidate), candidate.steps, self.target.loss))
         for number, trials in enumerate(self._rehearsals):
             progress = SearchProgress("rehearsals", number, len(self._rehearsals))
             self._on_search(replace(progress, best=self._cheapest.cost))
             target, trial = self.target.on_another_seed(trials), trials(candidate)
-            if self._trials.constant:
-                there = trial.reaches(target, candidate.steps) is not None
-            else:
+            if whole:
                 gaps.append(_gap(trial, candidate.steps, target))
                 there = gaps[-1] <= 0
+            else:
+                there = trial.reaches(target, candidate.steps) is not None
             trial.release()
-            if not there:
+            if not there:  # where one fails, others are likely to: there first from now on
+                self._rehearsals.insert(0, self._rehearsals.pop(number))
                 return False
         return len(gaps) < _ENOUGH or prediction_bound(gaps) <= 0
 
