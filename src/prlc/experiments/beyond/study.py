@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Study", "study"]
+
+_LEGEND_WIDTH = 50  # letters
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,8 @@ def _draw(race: Race, out: Path) -> list[Path]:
         for clock in clocks
     ]
     columns = 3
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.7 * rows + 1.2), layout="constrained")
+    rows = math.ceil((len(panels) + 1) / columns)  # the last place is the legend's
+    figure = Figure(figsize=(4.6 * columns, 3.7 * rows), layout="constrained")
     places = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     chart = Chart(problem.title, tuple(panels[0][2]))
     look = styles([chart])
@@ -134,9 +137,9 @@ def _draw(race: Race, out: Path) -> list[Path]:
         _draw_panel(place, x, clock, Chart(problem.title, tuple(curves)), problem, look)
     for place in places[len(panels) :]:
         place.axis("off")
-    figure.legend(
-        *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
-    )
+    lines, labels = places[0].get_legend_handles_labels()
+    labels = [textwrap.fill(label, _LEGEND_WIDTH) for label in labels]
+    places[-1].legend(lines, labels, loc="center", fontsize=8, handlelength=3.2, frameon=False)
     figure.suptitle(f"{problem.title}: the way to NSGD's loss, {problem.scale} scale", fontsize=13)
     stem = out / f"beyond-{problem.name}"
     save_figure(figure, stem)
