@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,16 +95,31 @@ def test_who_then_misses_it_on_a_seed_trains_twice_as_long(
     assert {row.length for row in raced(problem, 1, tuned, Workspace(tmp_path))} == {1.0, 2.0}
 
 
+@pytest.mark.parametrize(("end", "steps"), [(0.5, 70), (0.8, 120)])
+def test_a_plan_that_misses_it_trains_twice_as_long_as_nsgd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: float, steps: int
+) -> None:
+    write_plan(tmp_path, {"method": "whisper:10", "lr": 0.1, "steps": 70})
+    tuned = [Tuned("digits", row.method, 0.1, ((0.1, 1.0),)) for row in beyond().rows]
+    monkeypatch.setattr(Trial, "load", lambda self, _: run([2.0, end if self.row.planned else 0.5]))
+    *_, plan = raced(SMOKE, 1, tuned, Workspace(tmp_path))
+    assert (plan.name, plan.steps_on(SMOKE)) == ("plan", steps)
+
+
 def test_a_plan_has_a_length_of_its_own(tmp_path: Path) -> None:
-    found = {"method": "whisper:10", "optimizer_at": "workers", "lr": 0.1, "steps": 70}
-    file = tmp_path / Planning(SMOKE).name
-    file.parent.mkdir()
-    file.write_text(json.dumps(found | {"trials": 8}))
+    file = write_plan(tmp_path, {"method": "whisper:10", "lr": 0.1, "steps": 70})
     row = Planning(SMOKE).load(Workspace(tmp_path))
     assert (row.name, row.serves, row.lr) == ("plan", ("bytes",), 0.1)
     assert {trial.steps for trial in trials_of(SMOKE, row, 2)} == {70}
     Planning(SMOKE).make(Workspace(tmp_path))  # it is there: nothing is planned again
     assert json.loads(file.read_text())["trials"] == 8
+
+
+def write_plan(out: Path, found: dict[str, Any]) -> Path:
+    file = out / Planning(SMOKE).name
+    file.parent.mkdir()
+    file.write_text(json.dumps({"optimizer_at": "workers", "trials": 8} | found))
+    return file
 
 
 def test_names_of_trials_and_timings_are_unique() -> None:

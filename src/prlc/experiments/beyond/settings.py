@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -124,6 +124,13 @@ class Row:
         if self.steps:
             return self.steps
         return round((self.length or beyond().limits.steps) * problem.steps)
+
+    def lengthened(self, problem: Problem) -> Row:
+        """The same for as long as any may train."""
+        longest = beyond().limits.steps
+        if self.planned:
+            return replace(self, steps=round(longest * problem.steps))
+        return replace(self, length=longest)
 
     def step_sizes(self, problem: Problem) -> tuple[float, ...]:
         """Those that it is tried at."""

@@ -195,7 +195,6 @@ def rows_of(problem: Problem, tuned: Sequence[Tuned], workspace: Workspace) -> l
 
 def raced(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Workspace) -> list[Row]:
     """The same after their runs: who missed NSGD's loss in as many steps gets all that it may."""
-    given = {row.method for row in beyond().rows_of(problem) if row.length}
     first, *others = rows_of(problem, tuned, workspace)
     targets = targets_of(problem, first, seeds, workspace)
 
@@ -204,11 +203,9 @@ def raced(problem: Problem, seeds: int, tuned: Sequence[Tuned], workspace: Works
         return first_reached(run, "step", targets[trial.seed], problem.measure) < math.inf
 
     def settled(row: Row) -> bool:
-        known = row.planned or row.method in given or row.length > 1.0
-        return known or all(there(trial) for trial in trials_of(problem, row, seeds))
+        return all(there(trial) for trial in trials_of(problem, row, seeds))
 
-    longer = beyond().limits.steps
-    return [first, *(row if settled(row) else replace(row, length=longer) for row in others)]
+    return [first, *(row if settled(row) else row.lengthened(problem) for row in others)]
 
 
 def targets_of(problem: Problem, nsgd: Row, seeds: int, workspace: Workspace) -> list[float]:
