@@ -102,21 +102,8 @@ def results(record: Record) -> str:
     alone = [format_seconds(problem["computing_alone"][clock]) for clock in clocks]
     lines.append(["*computing alone*", *[""] * 6, *alone])
     headings = ["method", "step size", "trained", "final loss", "steps", "pulls", "bytes", *clocks]
-    seeds = f"{problem['seeds']} seed{'s' if problem['seeds'] > 1 else ''}"
-    small = f", images shrunk {problem['shrink']} times" if problem["shrink"] > 1 else ""
-    trained = ""
-    if problem["optimizer"] != "sgd":
-        measured = problem["measure"].replace("_", " ")
-        trained = (
-            f", {problem['optimizer']} (NSGD's on the server), {measured} within "
-            f"{problem['close']:.0%} of NSGD's"
-        )
-    about = (
-        f"{record['scale'].capitalize()} scale: {problem['samples']:,} samples of {problem['data']}"
-        f"{small}; {problem['workers']} workers, batch {problem['batch_size']}{trained}; NSGD "
-        f"{problem['steps']:,} steps, the others up to {record['limits']['steps']:g} times as "
-        f"many; {seeds}."
-    )
+    (settings,) = beyond().problems(record["scale"], problem["name"])
+    about = f"{record['scale'].capitalize()} scale. {settings.describe(problem['seeds'])}"
     for row in rows:
         if setting := row["setting"]:
             uses, how = ", ".join(setting["for"]), "planned" if setting["planned"] else "by hand"

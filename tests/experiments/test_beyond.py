@@ -154,10 +154,11 @@ def reached(
 def test_settings_have_claims_of_their_own() -> None:
     own = reached(recommended(), 100, 21.1, 1.0, 3.0)
     few = replace(own, row=replace(own.row, serves=("bytes",), steps=100), bytes=(1.0,))
+    other = replace(own, row=replace(own.row, method="whisper:2", serves=("bytes",)))
     soon = dict.fromkeys(own.seconds, (1.0,))
     by_hand = replace(own.row, method="whisper:1", serves=("paper", "wan"))
     fast = replace(own, row=by_hand, seconds=soon)
-    found = verdicts(own, few, fast, reached("diloco", 100, 20.0))
+    found = verdicts(own, other, few, fast, reached("diloco", 100, 20.0))
     for key in ("bytes", "rivals"):
         assert (found[key, ""], found[f"setting-{key}", ""]) == (Outcome.FAILS, Outcome.HOLDS)
     assert found["time", ", wan"] is Outcome.FAILS
@@ -184,6 +185,12 @@ def test_limits_decide() -> None:
     assert set(found.values()) == {Outcome.IN_PART}
     found = verdicts(reached(recommended(), 100, 21.1, 1.03, 2.5), rival)
     assert set(found.values()) == {Outcome.FAILS}
+
+
+@pytest.mark.parametrize(("size", "outcome"), [(20.9, Outcome.HOLDS), (21.1, Outcome.FAILS)])
+def test_the_best_rival_has_to_be_matched(size: float, outcome: Outcome) -> None:
+    rivals = (reached("diloco", 100, 20.0), reached("stc", 100, 30.0))
+    assert verdicts(reached(recommended(), 100, size), *rivals)["rivals", ""] is outcome
 
 
 def test_who_never_gets_there_loses() -> None:
@@ -246,6 +253,7 @@ def test_a_trial_evaluates_its_last_step() -> None:
     [
         (("--scale", "paper"), "no scale 'paper'. Choose one of: smoke, quick, full"),
         (("--scale", "smoke", "--model", "moon"), "no problem 'moon' here"),
+        (("--scale", "smoke", "--model", ""), "no problem '' here"),
         (("--scale", "smoke", "--seeds", 0), "seeds must be a whole number, 1 or more"),
     ],
 )

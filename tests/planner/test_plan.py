@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import prlc
 from prlc.data import Dataset, load_digits
-from prlc.errors import ConfigError
+from prlc.errors import ConfigError, RunError
 from prlc.models import build
 from prlc.network import Network
-from prlc.planner import Candidate, Plan, Price, recommend, render
+from prlc.planner import Candidate, Plan, Price, SearchProgress, recommend, render, search
 from prlc.planner.family import FAMILY, STEP_SIZES, candidates
 from prlc.planner.search import prediction_bound
 
@@ -79,6 +81,42 @@ def test_the_same_seed_repeats_and_trials_can_be_shared(plan_anew: Quick) -> Non
     assert again.effort.steps < first.effort.steps
     with pytest.raises(ConfigError, match="a plan with other settings"):
         plan_anew(seed=2, trials=shared.trials)
+    images = load_digits().take(399, seed=0)
+    with pytest.raises(ConfigError, match="or another model, loss or data"):
+        prlc.plan(
+            build("logistic", images.sample_shape, images.num_classes, 0),
+            F.cross_entropy,
+            images,
+            trials=shared.trials,
+            **QUICK,
+            seed=1,
+        )
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_an_interrupted_plan_goes_on(plan_anew: Quick, tmp_path: Path, schedule: str) -> None:
+    file = tmp_path / "trials.jsonl"
+    given: dict[str, Any] = {"schedule": schedule, "rehearsals": 1, "network": "wan"}
+
+    def interrupt(progress: SearchProgress) -> None:
+        if progress.label == "lines of the family" and progress.best is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan_anew(**given, journal=file, on_search=interrupt)
+    begun = file.read_bytes()
+    file.write_bytes(begun + b'["nsgd work')  # killed while it wrote
+    resumed, whole = plan_anew(**given, journal=file), plan_anew(**given)
+    assert replace(resumed, effort=whole.effort) == whole
+    assert file.read_bytes().startswith(begun)
+    assert 0 < resumed.effort.steps < whole.effort.steps
+    again = plan_anew(**given, journal=file)
+    assert (again.chosen, again.effort.steps) == (whole.chosen, 0)
+    with pytest.raises(ConfigError, match="another plan: its seed was 0, and now it is 1"):
+        plan_anew(**given, journal=file, seed=1)
+    file.write_bytes(begun + b"moon\n")
+    with pytest.raises(RunError, match="is damaged"):
+        plan_anew(**given, journal=file)
 
 
 def test_fewer_trials_take_less_and_are_still_worth_it(quick: Quick) -> None:
@@ -127,8 +165,21 @@ def test_a_line_is_bisected_to_its_best(quick: Quick) -> None:
 
 def test_what_is_dearer_than_the_best_is_not_trained(quick: Quick) -> None:
     """A fourth of NSGD's bytes a step is too much once something takes a tenth of all of them."""
-    plan = quick(methods=FAMILY, goal="bytes", network="wan", most_trials=24)
-    assert "nsgd:up=int8:down=int8" not in {str(each.candidate.method) for each in plan.weighed}
+    dear = "nsgd:up=int8:down=int8"
+    plan = quick(methods=[FAMILY[0], dear], goal="bytes", network="wan", most_trials=40)
+    assert plan.chosen.cost.bytes < plan.nsgd.cost.bytes / 10
+    assert dear not in {str(each.candidate.method) for each in plan.weighed}
+
+
+def test_of_those_about_as_soon_the_one_that_says_least_is_chosen(
+    plan_anew: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"network": "wan", "methods": ["nsgd:up=int4:down=int4", "pr:0.5"]}
+    soonest = plan_anew(**given).chosen
+    monkeypatch.setattr(search, "_TIE", 100.0)
+    least = plan_anew(**given).chosen
+    assert least.cost.bytes < soonest.cost.bytes
+    assert least.cost.seconds > soonest.cost.seconds
 
 
 def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
@@ -155,6 +206,34 @@ def test_a_choice_gets_there_on_every_seed_it_is_rehearsed_on(
         gaps.append(losses[1].iloc[-1] / (1.01 * losses[0].min()) - 1)
     assert max(gaps) <= 0
     assert prediction_bound(gaps) <= 1e-6  # and so should a run on a fifth
+
+
+def test_where_it_does_not_promise_to_on_another_seed_a_choice_fails(
+    plan_anew: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "prediction_bound", lambda _: 0.1)
+    given: dict[str, Any] = {"network": "wan", "schedule": "cosine"}
+    held, few = plan_anew(rehearsals=2, **given), plan_anew(rehearsals=1, **given)
+    assert held.chosen is held.nsgd
+    assert few.chosen is not few.nsgd  # two losses say nothing about others
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_plan_is_as_long_as_the_slowest_of_its_seeds(
+    plan_anew: Quick, model: nn.Module, digits: Dataset, seed: int
+) -> None:
+    plan = plan_anew(network="wan", seed=seed, rehearsals=3)
+    same = {name: QUICK[name] for name in ("workers", "batch_size", "execution")}
+    took = []
+    for other in range(seed, seed + 4):
+        trials = plan.trials if other == seed else plan.trials.on_another_seed(other - seed)
+        nsgd = min(trials(plan.nsgd.candidate).losses(QUICK["steps"]))
+        run = prlc.train(
+            model, F.cross_entropy, digits, **plan.settings, **same,
+            seed=other, eval_every=trials(plan.chosen.candidate).every,
+        ).metrics  # fmt: skip
+        took.append(run["step"][run["train_loss"] <= 1.01 * nsgd].min())
+    assert max(took) == plan.settings["steps"] > min(took)
 
 
 def test_one_more_value_stays_below_the_bound_as_often_as_it_says() -> None:
@@ -237,6 +316,7 @@ def test_the_picture_marks_the_choice(quick: Quick) -> None:
         ({"learning_rates": (-1.0,)}, "learning rate must be a positive number"),
         ({"learning_rates": ()}, "at least one learning rate"),
         ({"learning_rates": (1e36,)}, "No step size tried lowered the loss"),
+        ({"learning_rates": (1e-7,)}, "no more than what counts as close enough"),
         ({"target_loss": 9.0}, "should be below"),
         ({"target_loss": 0.0}, "NSGD did not reach the target loss 0 in 40 steps"),
         ({"steps": 3}, "at least 8 steps"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from prlc.engines import Simulator
+
 Prlc = Callable[..., tuple[int, str, str]]
 QUICK = ["--steps", "16", "--workers", "4", "--chunk", "4", "--threads", "1"]
 FEW = ["-m", "local-sgd:{H}", "-m", "nsgd:up=int4:down=int4"]
@@ -51,6 +53,21 @@ def test_the_command_runs_as_printed(prlc: Prlc, tmp_path: Path, more: list[str]
     assert summary["bytes_up"] + summary["bytes_down"] == found["bytes"]
 
 
+def test_in_the_same_folder_nothing_is_trained_again(
+    prlc: Prlc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("plan", *QUICK, *FEW, "--network", "wan", "--json", "--out", tmp_path / "p")
+    code, first, _ = prlc(*command)
+    assert code == 0
+    monkeypatch.setattr(Simulator, "step", lambda _: pytest.fail("a step was taken"))
+    code, again, _ = prlc(*command)
+    assert code == 0
+    assert {**json.loads(again), "trials": 0} == {**json.loads(first), "trials": 0}
+    code, _, said = prlc(*command, "--batch-size", 3)
+    assert code == 2
+    assert "its batch_size was 10, and now it is 3" in said.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -79,4 +96,6 @@ def test_bad_input_gets_one_sentence(
     assert code == 2
     assert sentence in said.replace("\n", " ")
     assert "Traceback" not in said + printed
-    assert not (tmp_path / "r").exists()
+    left = {file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert left <= {"trials.jsonl"}, "what was trained before it failed"
+    assert left or not (tmp_path / "r").exists()

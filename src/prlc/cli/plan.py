@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from prlc import planner
 from prlc.cli import options as o
-from prlc.cli.progress import LiveProgress
+from prlc.cli.progress import LiveProgress, stop
 from prlc.errors import ConfigError, RunError
 from prlc.network.units import format_bytes, format_seconds
 from prlc.planner import render
@@ -93,7 +94,10 @@ def plan(
     ] = planner.EVAL_SAMPLES,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the plot and plan.json (default: runs/NNNN-plan)."),
+        typer.Option(
+            help="Folder for the plot, plan.json and the trials, which are not made twice "
+            "(default: runs/NNNN-plan)."
+        ),
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -113,30 +117,44 @@ def plan(
     if settings["network"] is None:
         raise ConfigError("A plan is for a network: name one with --network.")
     model, loss, data = request.problem()
-    with LiveProgress() as live:
-        found = planner.plan(
-            model,
-            loss,
-            data,
-            **{name: settings[name] for name in _TAKEN},
-            goal=goal,
-            methods=method or planner.FAMILY,
-            learning_rates=lr or None,
-            optimizer_at=optimizer_at,
-            target_loss=target_loss,
-            within=within,
-            steps=steps,
-            most_trials=trials,
-            rehearsals=rehearsals,
-            eval_samples=eval_samples or None,
-            on_search=lambda progress: _show_progress(live, progress),
-        )
-    with contextlib.nullcontext(out) if out else fresh_folder("runs", "plan") as folder:
+    with _made(out) if out else fresh_folder("runs", "plan") as folder:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
+            with LiveProgress() as live:
+                found = planner.plan(
+                    model,
+                    loss,
+                    data,
+                    **{name: settings[name] for name in _TAKEN},
+                    goal=goal,
+                    methods=method or planner.FAMILY,
+                    learning_rates=lr or None,
+                    optimizer_at=optimizer_at,
+                    target_loss=target_loss,
+                    within=within,
+                    steps=steps,
+                    most_trials=trials,
+                    rehearsals=rehearsals,
+                    eval_samples=eval_samples or None,
+                    journal=folder / "trials.jsonl",
+                    on_search=lambda progress: _show_progress(live, progress),
+                )
+        except KeyboardInterrupt:
+            stop(f"the trials are kept. Continue with the same command and: --out {folder}")
         _show(request, found, data.num_train, folder, as_json)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """The folder, made before anything is computed; removed if left empty."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}.") from None
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _show(

@@ -93,7 +93,8 @@ def reproduce(
     """
     further = figure == BEYOND
     folder = out or Path("runs") / f"{BEYOND if further else 'reproduce'}-{scale}"
-    model = model or ("all" if further else "both")
+    if model is None:
+        model = "all" if further else "both"
     command = shlex.join(["prlc", "reproduce", figure, "--scale", scale, "--model", model])
     if (scale, device) == ("paper", "cpu") and model != "logistic":
         Console(stderr=True).print(

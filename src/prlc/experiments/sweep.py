@@ -172,6 +172,12 @@ class Tuned:
     losses: tuple[tuple[float, float], ...]
     """Each step size with its final training loss; infinite if the run diverged."""
 
+    @classmethod
+    def best_of(cls, problem: str, method: str, losses: Iterable[tuple[float, float]]) -> Tuned:
+        """The step size with the lowest final loss; the smallest of equals."""
+        tried = tuple(losses)
+        return cls(problem, method, min(tried, key=lambda pair: (pair[1], pair[0]))[0], tried)
+
     @property
     def loss(self) -> float:
         """At the step size chosen."""
@@ -191,9 +197,9 @@ def tuning_specs(problem: Problem, method: str) -> list[RunSpec]:
 
 
 def choose(problem: Problem, method: str, load: Callable[[RunSpec], Run]) -> Tuned:
-    """The step size with the lowest final training loss; the smallest of equals."""
-    losses = tuple((spec.lr, final_loss(load(spec))) for spec in tuning_specs(problem, method))
-    return Tuned(problem.name, method, min(losses, key=lambda pair: (pair[1], pair[0]))[0], losses)
+    """The step size with the lowest final training loss."""
+    losses = ((spec.lr, final_loss(load(spec))) for spec in tuning_specs(problem, method))
+    return Tuned.best_of(problem.name, method, losses)
 
 
 def step_sizes_of(

@@ -110,10 +110,11 @@ def _method(text: str) -> Scheduled:
 def _names(text: str) -> list[str]:
     """Those in braces."""
     try:
-        names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+        fields = [each for _, *each in Formatter().parse(text) if each[0] is not None]
     except ValueError:
-        names = {""}
-    if not names <= {*VALUES}:
+        fields = [["", "", None]]
+    names = {name or "" for name, _, _ in fields}
+    if not names <= {*VALUES} or any(form or conversion for _, form, conversion in fields):
         raise ConfigError(
             f"Braces in a method stand for {', '.join(VALUES)}, as in local-sgd:{{H}}; got "
             f"{text!r}."

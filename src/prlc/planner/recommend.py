@@ -145,6 +145,7 @@ def plan(
     execution: Execution | None = None,
     eval_samples: int | None = EVAL_SAMPLES,
     trials: Trials | None = None,
+    journal: Path | None = None,
     on_search: OnSearch | None = None,
 ) -> Plan:
     """Find the method and step size that reach NSGD's loss at the least time or bytes.
@@ -167,6 +168,8 @@ def plan(
     eval_samples: of the training data, on which losses are measured; None: all.
     trials: those of an earlier plan with the same settings, so that plans for several networks
         share the training. All other settings are as in `prlc.train`.
+    journal: a file that keeps the losses of all trials, so that the same plan, or one for another
+        network, goes on from there.
     """
     check_choice("goal", goal, GOALS)
     if optimizer_at is not None:
@@ -197,10 +200,14 @@ def plan(
         execution=execution,
         eval_samples=eval_samples,
     )
+    own = Trials(model, loss, Dataset.of(data), config, schedule, journal)
     if trials is None:
-        trials = Trials(model, loss, Dataset.of(data), config, schedule)
-    elif (trials.config, trials.schedule) != (config, schedule):
-        raise ConfigError("The trials are of a plan with other settings: leave them out.")
+        trials = own
+    elif trials.about != own.about:
+        raise ConfigError(
+            "The trials are of a plan with other settings, or another model, loss or data: leave "
+            "them out."
+        )
     before = trials.steps_trained
     search = Search(
         candidates(methods),

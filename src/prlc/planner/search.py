@@ -293,18 +293,30 @@ class Search:
                 return chosen
 
     def _holds(self, choice: Choice) -> bool:
-        """Whether a choice passes its rehearsals; else it has not reached the target."""
-        if choice.candidate in self._rehearsed or self._rehearse(choice.candidate):
-            self._rehearsed.add(choice.candidate)
+        """Whether a choice has passed its rehearsals, and is what it seemed to be before them.
+
+        Else it has not reached the target, or takes as long as on the slowest seed.
+        """
+        if choice.candidate in self._rehearsed:
             return True
-        self._weighed[choice.candidate] = replace(choice, reached=False)
+        self._rehearsed.add(choice.candidate)
+        steps = self._rehearse(choice)
+        if steps == choice.steps:
+            return True
+        changed = replace(choice, reached=False)
+        if steps is not None:
+            cost = self._prices.whole(choice.candidate, steps)
+            loss = self._trials(choice.candidate).losses(steps)[-1]
+            changed = replace(choice, steps=steps, cost=cost, loss=loss)
+        self._weighed[choice.candidate] = changed
         return False
 
-    def _rehearse(self, candidate: Candidate) -> bool:
-        """Whether a candidate gets to NSGD's loss on the other seeds, and should on a new one.
+    def _rehearse(self, choice: Choice) -> int | None:
+        """The steps in which a choice gets to NSGD's loss on all seeds; None if it does not.
 
-        The latter is judged where the end of a run counts.
+        Where the end of a run counts, it should on a new seed, too.
         """
+        candidate, longest = choice.candidate, choice.steps
         gaps, whole = [], not self._trials.constant
         if whole:
             gaps.append(_gap(self._trials(candidate), candidate.steps, self.target.loss))
@@ -314,14 +326,15 @@ class Search:
             target, trial = self.target.on_another_seed(trials), trials(candidate)
             if whole:
                 gaps.append(_gap(trial, candidate.steps, target))
-                there = gaps[-1] <= 0
+                steps = candidate.steps if gaps[-1] <= 0 else None
             else:
-                there = trial.reaches(target, candidate.steps) is not None
+                steps = trial.reaches(target, candidate.steps)
             trial.release()
-            if not there:  # where one fails, others are likely to: there first from now on
+            if steps is None:  # where one fails, others are likely to: there first from now on
                 self._rehearsals.insert(0, self._rehearsals.pop(number))
-                return False
-        return len(gaps) < _ENOUGH or prediction_bound(gaps) <= 0
+                return None
+            longest = max(longest, steps)
+        return longest if len(gaps) < _ENOUGH or prediction_bound(gaps) <= 0 else None
 
 
 def _gap(trial: Trial, steps: int, target: float) -> float:

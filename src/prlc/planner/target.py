@@ -74,6 +74,12 @@ class Target:
                 "other step sizes (--lr) or more steps."
             )
         target = self._near(lowest) if wanted is None else wanted
+        if not target < start:
+            raise ConfigError(
+                f"{T} steps of NSGD lower the loss from {start:.4g} to {lowest:.4g}, no more than "
+                f"what counts as close enough ({self._within:g} of it). Give other step sizes "
+                "(--lr), more steps, or a smaller --within."
+            )
         reached = trial.reaches(target, T)
         if reached is None:
             raise ConfigError(

@@ -9,10 +9,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from prlc.data import Dataset
 from prlc.engines import Engine, Execution, Job, Loss, Simulator
@@ -20,9 +25,11 @@ from prlc.engines.simulator.execution import choose_execution, use_threads
 from prlc.errors import ConfigError, DivergedError
 from prlc.methods import Scheduled
 from prlc.optim.schedules import parse_lr_schedule
+from prlc.planner.journal import Journal
 from prlc.runs.config import Config
 from prlc.runs.evaluation import Evaluator
 from prlc.runs.jobs import make_job
+from prlc.text import file_digests
 
 _MEMORY_BYTES = 10**9  # of worker models kept for continuing; trials beyond that are replayed
 _EVALUATIONS = 40  # of NSGD's trial
@@ -46,7 +53,7 @@ class Trial:
         self._trials, self.candidate = trials, candidate
         self.every = math.ceil(trials.every / candidate.method.every) * candidate.method.every
         self._engine: Engine | None = None
-        self._losses: list[float] = []
+        self._losses = trials.known(candidate)
 
     @cached_property
     def job(self) -> Job:
@@ -57,6 +64,7 @@ class Trial:
         wanted = steps // self.every + 1
         while len(self._losses) < wanted:
             self._losses.append(self._next())
+            self._trials.note(self.candidate, self._losses[-1])
         return self._losses[:wanted]
 
     def reaches(self, target: float, steps: int) -> int | None:
@@ -97,9 +105,15 @@ class Trials:
     """All trial runs on one model, loss, data set and settings."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, data: Dataset, config: Config, schedule: str
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Dataset,
+        config: Config,
+        schedule: str,
+        journal: Path | None = None,
     ) -> None:
-        """`config`: of NSGD's run."""
+        """`config`: of NSGD's run; `journal`: a file in which losses are kept, if any."""
         assert config.steps is not None
         if config.steps < _MIN_STEPS:
             raise ConfigError(
@@ -121,6 +135,7 @@ class Trials:
         self._traced: Simulator | None = None
         model_bytes = job.sizes().push * job.num_workers
         self._max_kept = max(1, _MEMORY_BYTES // max(1, model_bytes))
+        self._journal = None if journal is None else Journal(journal, self.about)
 
     def __call__(self, candidate: Candidate) -> Trial:
         if candidate not in self._trials:
@@ -144,7 +159,34 @@ class Trials:
                 self.config, seed=self.config.seed + number, execution=self.execution
             )
             self._others[number] = Trials(*self._problem, config, self.schedule)
+            self._others[number]._journal = self._journal
         return self._others[number]
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """All that decides the losses of a candidate."""
+        model, loss, data = self._problem
+        return {
+            **self.config.as_json(),
+            "schedule": self.schedule,
+            "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
+            "model": _checksum(model.state_dict().values()),
+            "data": _checksum([data.train_inputs, data.train_targets]),
+        }
+
+    def known(self, candidate: Candidate) -> list[float]:
+        """The losses in the journal."""
+        return [] if self._journal is None else self._journal.losses(self._entry(candidate))
+
+    def note(self, candidate: Candidate, loss: float) -> None:
+        """Keep the next loss in the journal."""
+        if self._journal is not None:
+            self._journal.add(self._entry(candidate), loss)
+
+    def _entry(self, candidate: Candidate) -> str:
+        method, digests = candidate.method, file_digests(candidate.method).values()
+        settings = (candidate.optimizer_at, candidate.lr, candidate.steps, self.config.seed)
+        return " ".join(map(str, (method, *settings, *digests)))
 
     def job(self, candidate: Candidate) -> Job:
         """The job of a candidate; raises ConfigError if its parts do not go together."""
@@ -175,3 +217,12 @@ class Trials:
         self._recent = [other for other in self._recent if other is not trial] + [trial]
         while len(self._recent) > self._max_kept:
             self._recent.pop(0).release()
+
+
+def _checksum(tensors: Iterable[Tensor]) -> str:
+    """Of their values."""
+    found = 0
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        found = zlib.crc32(flat.view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"

@@ -17,7 +17,6 @@ from prlc.planner import Plan, SearchProgress, plan
 __all__ = ["Planning"]
 
 _TRAINED = 1.2  # a trial, in multiples of NSGD's steps; only the progress bar uses it
-_NEARLY = 0.99  # a plan is over when it is over
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,15 @@ class Planning:
 
     def make(self, workspace: Workspace, on_fraction: OnFraction | None = None) -> None:
         """Plan, unless the file is there."""
-        file, tried = workspace.out / self.name, count(1)
+        file = workspace.out / self.name
         if file.is_file():
             return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        weighed = count(1)
 
         def on_search(_: SearchProgress) -> None:
-            if on_fraction is not None:
-                on_fraction(min(_NEARLY, next(tried) / self.problem.plan_trials))
+            if on_fraction is not None:  # how many there will be nobody knows
+                on_fraction(1 - 1 / (1 + next(weighed) / self.problem.plan_trials))
 
         made = self._plan(workspace, on_search)
         chosen = made.chosen
@@ -84,6 +85,7 @@ class Planning:
             device=workspace.device,
             execution=Execution(problem.chunk, threads=1) if cpu else None,
             eval_samples=problem.eval_samples or None,
+            journal=(workspace.out / self.name).with_suffix(".jsonl"),
             on_search=on_search,
         )
 

@@ -14,6 +14,7 @@ from prlc.errors import ConfigError
 from prlc.experiments.settings import ClockOnly, with_tuples
 from prlc.methods import Asynchronous, parse_method
 from prlc.network import Network
+from prlc.report import MEASURES
 
 __all__ = ["BASELINE", "BYTES", "SCALES", "Beyond", "Limits", "Problem", "Row", "beyond"]
 
@@ -71,10 +72,12 @@ class Problem:
         """One sentence that leaves no doubt how small the problem is."""
         small = f", images shrunk {self.shrink} times" if self.shrink > 1 else ""
         split = "" if self.partition == "iid" else f", split by {self.partition}"
+        at = "" if self.optimizer == "sgd" else " (NSGD's on the server)"
         return (
             f"{self.title}: {self.samples:,} samples of {self.data}{small}{split}; {self.workers} "
-            f"workers, batch {self.batch_size}, {self.optimizer}, cosine schedule; NSGD takes "
-            f"{self.steps:,} steps, the others up to {beyond().limits.steps:g} times as many; "
+            f"workers, batch {self.batch_size}, {self.optimizer}{at}, cosine schedule; NSGD takes "
+            f"{self.steps:,} steps, the others up to {beyond().limits.steps:g} times as many to a "
+            f"{MEASURES[self.measure]} within {self.close:.0%} of NSGD's; "
             f"{seeds} seed{'s' if seeds > 1 else ''}."
         )
 

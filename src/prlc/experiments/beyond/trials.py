@@ -247,10 +247,9 @@ def timings_of(problem: Problem, row: Row) -> list[Timing]:
 
 
 def choose(problem: Problem, row: Row, workspace: Workspace) -> Tuned:
-    """The step size with the lowest final loss; the smallest of equals."""
-    losses = tuple(
+    """The step size with the lowest final loss."""
+    losses = (
         (trial.lr, final_loss(trial.load(workspace), problem.measure))
         for trial in tuning_of(problem, row)
     )
-    best = min(losses, key=lambda pair: (pair[1], pair[0]))[0]
-    return Tuned(problem.name, row.method, best, losses)
+    return Tuned.best_of(problem.name, row.method, losses)

@@ -88,7 +88,7 @@ def against_rivals(race: Race, own: Reached) -> Finding:
         more = f"; {there} always" if rivals else "; nor does any rival"
         return Finding(found.measured + more, Outcome.FAILS, found.short)
     if not rivals:
-        return Finding("no rival gets there", Outcome.HOLDS, "alone")
+        return Finding("no rival gets there on every seed", Outcome.HOLDS, "alone")
     best = min(rivals, key=lambda rival: mean(rival.bytes) or 0.0)
     quotient = ratio(own.bytes, best.bytes)
     assert quotient is not None
