@@ -126,6 +126,27 @@ def test_a_pass_goes_on_in_its_middle(kind: str, done: int) -> None:
     assert got + rest == taken
 
 
+def test_a_look_at_the_first_batch_is_no_pass() -> None:
+    loader = DataLoader(DATA, batch_size=2, shuffle=True)
+    (whole, _), (shared, position) = (share(loader, Part(0, 3, 0)) for _ in range(2))
+    assert isinstance(position, Position)
+    passes = [numbers(whole) for _ in range(2)]
+    for expected in passes:
+        next(iter(shared))
+        begun = iter(shared)
+        got = [int(x) for x in next(begun)[0]]
+        position.stepped()
+        got += [int(x) for (batch,) in begun for x in batch]
+        assert got == expected
+    state = {"passes": 0, "batches": 2, "last_used": 0}
+    again, position = share(loader, Part(0, 3, 0))
+    assert isinstance(position, Position)
+    position.load_state(state, None)
+    next(iter(again))
+    assert numbers(again) == passes[0][4:]
+    assert numbers(again) == passes[1]
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_function_goes_on_with_the_batch_that_is_due(ahead: int) -> None:
     def draw() -> float:

@@ -57,6 +57,14 @@ def test_records_were_made_with_the_frozen_settings(script: dict[str, Any]) -> N
         assert {key: kept[key] for key in expected} == expected
         assert record["limits"] == asdict(beyond().limits)
         assert record["recommended"] == recommended()
+        assert [*record["clocks"]] == [*beyond().networks]
+        rows = [row.method for row in beyond().rows_of(problem)]
+        assert [row["method"] for row in record["results"]] == rows + ["plan"] * (
+            problem.plan_trials > 0
+        )
+        for row in record["results"][1:]:
+            longest = beyond().limits.steps * problem.steps
+            assert row["arrived"] == row["seeds"] or row["trained"] == longest
         stem = script["stem"](record["scale"], kept["name"])
         assert (ROOT / "docs" / "images" / f"beyond-{stem}.png").is_file()
 

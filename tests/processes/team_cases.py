@@ -230,6 +230,13 @@ def refusals(team: prlc.Team, scaffold: prlc.Team) -> dict[str, str]:
     refused("momentum", lambda: scaffold.train(other, SGD([other.w], LR, momentum=0.9)))
     refused("another model", lambda: team.train(point, SGD(other.parameters(), lr=LR)))
     refused("nothing trains", lambda: team.train(point.requires_grad_(False), SGD([point.w], LR)))
+    refused("swapped", lambda: team.train(SGD([other.w], LR), other))  # type: ignore[arg-type]
+    refused("not an optimizer", lambda: team.train(other, other))  # type: ignore[arg-type]
+    refused("lbfgs", lambda: team.train(other, torch.optim.LBFGS([other.w])))
+    lazy = nn.LazyLinear(2)
+    refused("lazy", lambda: team.train(lazy, SGD(lazy.parameters(), LR)))
+    shared = team.shard(DataLoader(TensorDataset(torch.arange(9))))
+    refused("shared twice", lambda: team.shard(shared))
     refused("also", lambda: team.train(other, SGD([other.w], LR), also=[object()]))
     inside = DistributedDataParallel(Point())
     refused("ddp", lambda: team.train(inside, SGD(inside.parameters(), lr=LR)))
@@ -241,6 +248,127 @@ def refusals(team: prlc.Team, scaffold: prlc.Team) -> dict[str, str]:
     if team.worker >= 0:
         refused("sampler", lambda: team.shard(DataLoader(data, sampler=sampler)))
     return said
+
+
+def refused_here(begin: Callable[[], Any]) -> str:
+    try:
+        begin()
+    except prlc.PrlcError as error:
+        return str(error)
+    return ""
+
+
+def other_forms(team: prlc.Team) -> str:
+    """Worker 1's model has a buffer that the others' have not."""
+    model = Point()
+    if team.worker == 1:
+        model.register_buffer("extra", torch.zeros(2))
+    return refused_here(lambda: team.train(model, SGD(model.parameters(), LR)))
+
+
+def replaced_tensors(team: prlc.Team) -> str:
+    """The model gets other parameters, which its optimizer does not have."""
+    model = Point()
+    optimizer = SGD(model.parameters(), LR)
+
+    def train() -> None:
+        with team.train(model, optimizer):
+            for step in range(4):
+                if step == 2:
+                    model.load_state_dict(Point().state_dict(), assign=True)
+                loss_of(model, 0).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+
+    return refused_here(train)
+
+
+def step_in_global(team: prlc.Team) -> str:
+    model = Point()
+    optimizer = SGD(model.parameters(), LR)
+
+    def train() -> None:
+        with team.train(model, optimizer) as run:
+            optimizer.step()
+            with run.global_model():
+                optimizer.step()
+
+    return refused_here(train)
+
+
+class Held(nn.Module):
+    """A model with a part that may be replaced, or frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.rest = Point(), Point()
+
+    def forward(self, worker: int) -> torch.Tensor:
+        return loss_of(self.part, worker) + loss_of(self.rest, worker)
+
+
+def replaced_part(team: prlc.Team) -> dict[str, torch.Tensor]:
+    """Half way the part is another one, on each worker its own."""
+    model = Held()
+    optimizer = SGD(model.parameters(), lr=LR)
+    other = Point()
+    start = other.w.detach().clone()
+    with team.train(model, optimizer):
+        for step in range(STEPS if team.worker >= 0 else 0):
+            if step == STEPS // 2:
+                model.part = other
+                optimizer.add_param_group({"params": other.parameters()})
+            optimizer.zero_grad()
+            model(team.worker).backward()
+            optimizer.step()
+    return {"start": start, "part": other.w.detach(), "rest": model.rest.w.detach()}
+
+
+def changed_as_it_unfreezes(team: prlc.Team) -> torch.Tensor:
+    model = Held()
+    model.rest.requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=1e-9)
+    with team.train(model, optimizer):
+        for step in range(STEPS if team.worker >= 0 else 0):
+            if step == STEPS // 2:
+                model.part.w.data.fill_(9.0)
+                model.rest.requires_grad_(True)
+            optimizer.zero_grad()
+            model(team.worker).backward()
+            optimizer.step()
+    return model.part.w.detach()
+
+
+def uneven_votes(team: prlc.Team) -> torch.Tensor:
+    """Workers with unequal numbers of batches ask one another at every step, within rounds too."""
+    model = Point()
+    optimizer = SGD(model.parameters(), lr=LR)
+    with team.train(model, optimizer):
+        for _ in range(4 + 3 * team.worker if team.worker >= 0 else 0):
+            optimizer.zero_grad()
+            loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if team.any(False):
+                break
+    return model.w.detach()
+
+
+def trainings_with_checkpoints(layout: str, folder: Path | None) -> dict[str, Any]:
+    """Two trainings of a script that keeps checkpoints, and what it says to another optimizer."""
+    found: dict[str, Any] = {}
+    for name in ("first", "again"):
+        team = prlc.join("nsgd", layout=layout, folder=folder, checkpoint_every=4)
+        for number in range(2):
+            model = Point()
+            run = team.train(model, SGD(model.parameters(), lr=LR))
+            found[f"{name} {number}"] = run.steps_done if team.worker >= 0 else 0
+            while team.worker >= 0 and run.steps_done < 6:
+                loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
+                run._models.optimizers[0].step()  # type: ignore[attr-defined]
+            run.finish()
+    team = prlc.join("nsgd", layout=layout, folder=folder, checkpoint_every=4)
+    if layout == "sharded":
+        found["other"] = refused_here(lambda: team.train(model, Adam(model.parameters())))
+    return found
 
 
 def differing_rates(team: prlc.Team) -> str:
@@ -466,6 +594,7 @@ def run(layout: str, folder: Path) -> None:
     torch.save(found, folder / f"{rank}.pt")
     join = partial(prlc.join, layout=layout)
     teams = {"prlc": join("prlc:0.3"), "nsgd": join("nsgd")}
+    several = folder / "several" if rank == 0 else None
     resumed = folder / "resumed" if rank == 0 else None
     cases: dict[str, Callable[[], Any]] = {
         "uneven": lambda: train(teams["nsgd"], steps=STEPS + 2 * teams["nsgd"].worker),
@@ -480,6 +609,11 @@ def run(layout: str, folder: Path) -> None:
         "closure": lambda: closures_and_hooks(teams["nsgd"]),
         "global": lambda: global_models(join("pr:0.3", seed=5)),
         "refused": lambda: refusals(teams["nsgd"], join("scaffold:4")),
+        "forms": lambda: other_forms(join("nsgd")),
+        "replaced": lambda: replaced_part(teams["prlc"]),
+        "changed and unfrozen": lambda: changed_as_it_unfreezes(teams["prlc"]),
+        "uneven votes": lambda: uneven_votes(join("local-sgd:3")),
+        "checkpoints": lambda: trainings_with_checkpoints(layout, several),
         "rates": lambda: differing_rates(join("nsgd")),
         "later rates": lambda: later_rates(teams["nsgd"]),
         "changed at the end": lambda: changed_at_the_end(teams["nsgd"], 2),
@@ -491,6 +625,9 @@ def run(layout: str, folder: Path) -> None:
         "interrupted": lambda: resumable(layout, resumed, stop_after=13),
         "resumed": lambda: resumable(layout, resumed),
     }
+    if layout == "sharded":  # what ends a worker, a server would wait for
+        cases["assigned"] = lambda: replaced_tensors(join("nsgd"))
+        cases["step in global"] = lambda: step_in_global(join("prlc:0.1"))
     for method in ("pr:0.2", "prlc:0.2", "nsgd"):
         for name, make in {"sgd": SGD, "adam": Adam}.items():
             cases[f"clamped {name} {method}"] = partial(clamped, join(method), make)

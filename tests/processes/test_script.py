@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,63 @@ def test_a_process_alone_trains_as_ever(monkeypatch: pytest.MonkeyPatch) -> None
     assert losses(team) == [*losses(None), 5.0]
     with pytest.raises(prlc.ConfigError, match="belong to no model"):
         team.train(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+
+
+def test_alone_a_run_is_over_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with prlc.join("lag-ps", steps=3).train(model, optimizer) as run:
+        while not run.over:
+            model(torch.ones(2)).sum().backward()
+            optimizer.step()
+    assert run.steps_done == 3
+
+
+def test_an_error_that_ends_a_script_is_a_sentence_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("import prlc\n\nprlc.join('prlc:0')\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("error (mine.py, line 3): The pull ratio must lie in (0, 1] but is 0")
+    script.write_text("import prlc\n\nprlc.join()\nraise KeyError('mine')\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert "Traceback" in ended.stderr, "other errors are the script's own"
+
+
+def test_processes_that_a_script_has_spawned_are_joined(tmp_path: Path) -> None:
+    """As in torch's tutorials: without torchrun, ranks given by hand."""
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    ended = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.split()) == ["0/2", "1/2"]
+
+
+SPAWNED = """
+import os, socket, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import prlc
+
+def main(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    team = prlc.join("nsgd")
+    print(f"{team.worker}/{team.num_workers}", flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    mp.spawn(main, nprocs=2)
+"""
 
 
 def test_what_travels_is_looked_up_by_name() -> None:

@@ -308,6 +308,53 @@ def test_what_cannot_work_is_refused_in_a_sentence(found: tuple[str, Path, list[
         assert "worker 1 has SGD [{'lr': 0.2" in each["rates"]
         assert "not given to team.train steps the model's parameters" in each["foreign"]
 
+        assert "the models is a SGD" in said["swapped"]
+        assert "but was given a Point" in said["not an optimizer"]
+        assert "LBFGS evaluates the loss several times" in said["lbfgs"]
+        assert "The shape of the parameter 0.weight is not known yet" in said["lazy"]
+        assert "through team.shard already" in said["shared twice"]
+        assert "0.extra is (2,) float32 on rank" in each["forms"]
+        if found[0] == "sharded":
+            assert "0.w has been replaced by another, which no optimizer" in each["assigned"]
+            assert "was called inside run.global_model()" in each["step in global"]
+
+
+def test_a_part_that_is_replaced_is_the_first_workers(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    goal, first = mean_target(0, 1, 2), found[2][0]["replaced"]
+    assert not torch.equal(first["start"], found[2][1]["replaced"]["start"])
+    for each in found[2]:
+        assert torch.equal(each["replaced"]["part"], first["part"])
+        assert torch.equal(each["replaced"]["rest"], first["rest"])
+    assert float((first["part"] - goal).norm()) < 0.9 * float((first["start"] - goal).norm())
+
+
+def test_a_change_beside_the_optimizer_stays_when_what_trains_changes(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    for each in found[2]:
+        torch.testing.assert_close(each["changed and unfrozen"], torch.full((3,), 9.0).double())
+
+
+def test_workers_with_unequal_batches_vote_within_rounds(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    goal, (start,) = mean_target(0, 1, 2), starts_of("uneven votes")
+    assert float((found[2][0]["uneven votes"] - goal).norm()) < float((start - goal).norm())
+
+
+def test_each_training_of_a_script_has_its_own_checkpoints(
+    found: tuple[str, Path, list[Found]],
+) -> None:
+    layout, folder, workers = found
+    for each in workers:
+        kept = each["checkpoints"]
+        assert [kept[name] for name in ("first 0", "first 1", "again 0", "again 1")] == [0, 0, 4, 4]
+        if layout == "sharded":
+            assert "is of SGD of 1 tensors, but the script gives Adam of 1" in kept["other"]
+    assert (folder / "several" / "training-2" / "checkpoint.pt").is_file()
+
 
 def test_learning_rates_that_come_apart_are_warned_of_once(
     found: tuple[str, Path, list[Found]],

@@ -60,20 +60,31 @@ class Position:
         """Batches of this pass that the script has taken."""
         self.last_used = 0
         """Grows with every batch, of whatever loader."""
-        self._begun = False
+        self._begins_at = 0  # this pass: after a restart, in its middle
+        self._counts = False  # this pass: a step has been taken in it, or it is over
         self._random: RandomState | None = None  # after a restart: for the next batch
 
     def begin_pass(self) -> None:
-        """The next pass, or after a restart the rest of the one that was interrupted."""
-        if self._begun:
-            self.passes, self.batches = self.passes + 1, 0
-        self._begun = True
+        """The next pass, or after a restart the rest of the one that was interrupted.
+
+        A look at the first batches, without a step, is none.
+        """
+        if self._counts:
+            self.passes, self._begins_at = self.passes + 1, 0
+        self._counts, self.batches = False, self._begins_at
 
     def restore_random_state(self) -> None:
         """After a restart: undo what the beginning of a pass has drawn."""
         if self._random is not None:
             set_random_state(self._random)
-            self._random = None
+
+    def end_pass(self) -> None:
+        """The script has taken all its batches."""
+        self._counts, self._random = True, None
+
+    def stepped(self) -> None:
+        """The script has taken a step."""
+        self._counts, self._random = True, None
 
     def took(self) -> None:
         """The script has taken a batch."""
@@ -86,7 +97,7 @@ class Position:
     def load_state(self, state: dict[str, Any], random: RandomState | None) -> None:
         """`random` is the random state for the next batch, if this loader gives it."""
         self.passes, self.batches = state["passes"], state["batches"]
-        self._begun, self._random = False, random
+        self._begins_at, self._counts, self._random = self.batches, False, random
 
 
 class _Order(Sampler[Any]):
@@ -140,6 +151,7 @@ class _SharedLoader(DataLoader[Any]):
         for batch in batches:
             position.took()
             yield batch
+        position.end_pass()
 
 
 class SharedFunction:
@@ -162,6 +174,9 @@ class SharedFunction:
             self._states.append(get_random_state())
         self._calls += 1
         return batch
+
+    def stepped(self) -> None:
+        """The script has taken a step."""
 
     def state(self) -> dict[str, Any]:
         own = {"passes": 0, "batches": self._calls, "last_used": -1}
@@ -197,6 +212,8 @@ def share(data: Any, part: Part, ahead: int = 0) -> tuple[Any, Counted | None]:
 
 
 def _share_loader(loader: DataLoader[Any], part: Part) -> tuple[Any, Position]:
+    if isinstance(loader, _SharedLoader):
+        raise ConfigError("This loader has been through team.shard already: do that once.")
     shared, position = copy.copy(loader), Position()
     kind = type(loader)
     shared.__class__ = type(f"Shared{kind.__name__}", (_SharedLoader, kind), {"position": position})

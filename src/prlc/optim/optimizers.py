@@ -95,12 +95,17 @@ def make(factory: OptimizerFactory, parameters: Iterable[Tensor]) -> Optimizer:
             "An optimizer factory must take parameters and return a torch optimizer, but it "
             f"returned {optimizer!r}."
         )
+    check_gradients(optimizer)
+    return optimizer
+
+
+def check_gradients(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that takes several gradients a step."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigError(
             "LBFGS evaluates the loss several times per step, which workers cannot do. Use an "
             "optimizer that needs one gradient per step, such as SGD or AdamW."
         )
-    return optimizer
 
 
 def is_plain_sgd(optimizer: Optimizer) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +41,18 @@ def check_models(models: Sequence[nn.Module], members: Sequence[int]) -> None:
             )
 
 
+def check_forms(forms: Sequence[Mapping[str, str]]) -> None:
+    """Refuse models with other tensors, or tensors of other shapes, than rank 0's."""
+    for rank, form in enumerate(forms):
+        for name in {**forms[0], **form}:
+            first, own = (each.get(name, "missing") for each in (forms[0], form))
+            if own != first:
+                raise ConfigError(
+                    f"All processes must have the same model, but {name} is {own} on rank {rank} "
+                    f"and {first} on rank 0."
+                )
+
+
 def check_alike(number: int, own: dict[str, Any], first: dict[str, Any]) -> None:
     """Refuse a worker that trains otherwise than worker 0."""
     others = {*own.get("trained", ())} ^ {*first.get("trained", ())}
@@ -64,8 +76,9 @@ def warn_of_same_data(checksums: Sequence[float | None]) -> None:
             continue
         if checksum in known:
             log.warning(
-                "Workers %d and %d had the same gradient in their first step, so they train on the "
-                "same data. Split it: loader = team.shard(loader), or seed it by team.worker.",
+                "Workers %d and %d had the same gradient in their first step: they train on the "
+                "same data, or DistributedDataParallel averages their gradients. Split the data "
+                "(loader = team.shard(loader), or seed it by team.worker), and leave DDP out.",
                 known[checksum],
                 worker,
             )

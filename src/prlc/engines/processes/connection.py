@@ -81,12 +81,12 @@ class Connection:
                     f"{other}, and rank 0 has {values[0]}. Start all with the same settings."
                 )
 
-    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite tensors, in place, with those of rank 0."""
+    def broadcast_tensors(self, tensors: Sequence[Tensor], source: int = 0) -> None:
+        """Overwrite tensors, in place, with those of a rank."""
         with self.together():
             for tensor in tensors:
                 on_cpu = tensor.detach().cpu().clone()
-                dist.broadcast(on_cpu, 0, self.wire.control)
+                dist.broadcast(on_cpu, source, self.wire.control)
                 tensor.detach().copy_(on_cpu)
 
     def sum_over_shards(self, sums: Tensor) -> None:
@@ -128,7 +128,9 @@ class Connection:
 
 
 def world() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as torchrun set them."""
+    """This process's rank and the number of ranks, as torchrun or the user's script set them."""
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
     try:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError):
@@ -219,6 +221,11 @@ def _find_others(
     seconds: float,
 ) -> tuple[PrefixStore, list[dict[str, Any]]]:
     """The store of this run, and what each rank told the others there."""
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}:
+        raise ConfigError(
+            "The processes meet at MASTER_ADDR and MASTER_PORT, but these are not in the "
+            "environment. Set them before init_process_group, or start the script with torchrun."
+        )
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     own = {
         "addresses": [(each, answering.port) for each in own_addresses(host, port)],

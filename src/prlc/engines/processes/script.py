@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from prlc.data.random_state import get_random_state, set_random_state
 from prlc.data.share import Counted
 from prlc.engines.job import all_tensors, travelling
-from prlc.engines.processes.agreement import check_alike, warn_of_same_data
+from prlc.engines.processes.agreement import check_alike, check_forms, warn_of_same_data
 from prlc.engines.processes.cluster import RunSettings
 from prlc.engines.processes.connection import Connection
 from prlc.engines.processes.overflow import OverflowHook
@@ -57,12 +58,14 @@ class Run:
     over = False
     """Whether the server has ended the run; only LAG's does."""
 
-    def __init__(self, optimizers: Sequence[Optimizer] = ()) -> None:
+    def __init__(self, optimizers: Sequence[Optimizer] = (), steps: int | None = None) -> None:
+        self._steps = steps
         self._hooks: list[Any] = [o.register_step_post_hook(self._after_step) for o in optimizers]
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
         self.steps_done += 1
+        self.over = self.steps_done == self._steps
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
@@ -114,6 +117,7 @@ class TeamRun(Run):
         self._unfinished_save: dict[str, Any] | None = None
         self._spoilt: list[tuple[nn.Parameter, Tensor]] = []
         self._own_steps = 0
+        self._shows_global = False
         self._changing: set[str] = set()
         saved = None
         if connection.rank == 0 and folder is not None:
@@ -121,17 +125,16 @@ class TeamRun(Run):
             saved = self._folder.newest_checkpoint(_CHECKPOINT)
             if saved is not None:
                 self._load_constants(saved["constants"])
-        connection.broadcast_tensors(all_tensors(models.all))
+        self._start_alike()
         begun = (saved["steps_done"], saved["names"]) if saved else (0, None)
         self._begun_at, names = connection.broadcast(begun)
         self.steps_done = self._begun_at
-        self._start = self._copies()
         if names is not None:
             self._compare({"optimizers": self._models.describe()})
             self._build(names, saved["parts"] if saved else None)
         if connection.layout.worker_of(connection.rank) < 0:
             self._serve_to_the_end()
-        super().__init__(models.optimizers)
+        super().__init__(models.optimizers, settings.steps)
         self._hooks += [o.register_step_pre_hook(self._before_step) for o in models.optimizers]
         if len(models.optimizers) > 1:
             self._hooks += [
@@ -175,6 +178,20 @@ class TeamRun(Run):
             parts = torch.split(flat, [tensor.numel() for tensor in own.values()])
             copies |= {n: part.view(own[n].shape) for n, part in zip(own, parts, strict=True)}
         return copies
+
+    def _start_alike(self, source: int = 0) -> None:
+        """Make all models copies of one, which is where training starts."""
+        own = self._models.form()
+        digest = zlib.crc32(repr(own).encode())
+        if len({*self._connection.gather_everywhere(digest)}) > 1:
+            check_forms(self._connection.gather_everywhere(own))
+        self._connection.broadcast_tensors(all_tensors(self._models.all), source)
+        self._start = self._copies()
+
+    def _start_again(self) -> None:
+        """With all ranks: the same with the tensors that train from now on."""
+        self._connection = self._connected()
+        self._start_alike(self._connection.layout.workers[0])
 
     def _compare(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         """What every worker says; refuses workers that differ where they must not."""
@@ -290,7 +307,7 @@ class TeamRun(Run):
 
     def _has_changed(self) -> bool:
         """Whether other tensors train than those that travel, or other buffers change."""
-        if {*self._models.trained()} != self._trained:
+        if {*self._models.trained()} != self._trained or not self._selection.is_of(self._models):
             return True
         return bool(self._newly_changing())
 
@@ -306,13 +323,18 @@ class TeamRun(Run):
                 f"{self._settings.method.label} cannot change what trains during a run. Leave the "
                 "block of team.train first, and begin another."
             )
+        self._models.check_replaced(self._trained)
         self._changing |= self._newly_changing()
+        unsaid: list[tuple[Tensor, Tensor]] = []
         if self._worker is not None:
             self._local.stepped_by(None)
+            if not self._worker.pushes_changes_at_end:
+                unsaid = self._local.unsaid()
             self._worker.leave(Kind.CHANGE)
         self._end_of_peer()
-        self._connection = self._connected()
-        self._start = self._copies()
+        self._start_again()
+        for tensor, change in unsaid:
+            tensor.add_(change)
         self._settle()
 
     # -- serving ----------------------------------------------------------------------------------
@@ -358,8 +380,7 @@ class TeamRun(Run):
             goes_on = isinstance(server, ScheduledServer) and server.changed
             self._peer = None
             if goes_on:
-                self._connection = self._connected()
-                self._start = self._copies()
+                self._start_again()
         self.steps_done, self.finished = self._served, True
 
     # -- a step -----------------------------------------------------------------------------------
@@ -373,6 +394,11 @@ class TeamRun(Run):
                 "This process serves the global model and takes no steps, or its training is over, "
                 "but its script called optimizer.step(). In the server layout rank 0 takes no "
                 "batches: split them with team.shard, or ask for layout='sharded'."
+            )
+        if self._shows_global:
+            raise ConfigError(
+                "optimizer.step() was called inside run.global_model(), where the model is the "
+                "global one for a while: what is learnt there would be lost. Step outside."
             )
         if self.over:
             raise ConfigError(
@@ -422,6 +448,8 @@ class TeamRun(Run):
         if self._peer is None:  # an optimizer that did not call its closure
             self._settle()
         self._own_steps += 1
+        for position in self._positions:
+            position.stepped()
         loss = None
         if self._spoilt:
             for parameter, grad in self._spoilt:
@@ -465,7 +493,7 @@ class TeamRun(Run):
     def _checksum(self) -> float:
         """A number that two workers share only if they computed on the same data."""
         grads = [p.grad for p in self._models.all.parameters() if p.grad is not None]
-        return sum(float(grad.to_dense().double().sum()) for grad in grads)
+        return sum(float(grad.to_dense().abs().double().sum()) for grad in grads)
 
     def _check_foreign(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Refuse steps of the models by an optimizer that was not given."""
@@ -500,9 +528,11 @@ class TeamRun(Run):
             self._peer.packing.unpack(model, tensors)
         if self._ranks is not None:
             self._ranks.tell_tensors(tensors)
+        self._shows_global = True
         try:
             yield
         finally:
+            self._shows_global = False
             for tensor, value in zip(tensors, own, strict=True):
                 tensor.copy_(value)
 
@@ -514,20 +544,25 @@ class TeamRun(Run):
         self._complete_save()
         if self._worker is not None:
             self._local.stepped_by(None)
-            if not self._worker.pushes_changes_at_end and not self._local.is_as_left():
+            lost = not (self._worker.pushes_changes_at_end or self._local.is_as_left())
+            if lost and not isinstance(
+                self._settings.method, Lazy
+            ):  # its last step waits to be asked
                 log.warning(
                     "The weights of worker %d were changed after its last optimizer.step(): the "
                     "final model lacks that. Change them before a step, or after the block of "
                     "team.train.",
                     self._worker.number,
                 )
-            if not self.over:
-                self._worker.leave()
-        self._wait_for_others()
+        # To leave a worker may need pushes of the others, who may wait for its vote.
+        voting = run_in_background(self._wait_for_others, "voting")
+        if self._worker is not None and not self.over:
+            self._worker.leave()
+        voting.join()
         self._end_of_peer()
         self.finished = True
         super().finish()
-        if not self._own_steps:
+        if not self.steps_done:
             log.warning(
                 "Worker %d has taken no step: optimizer.step() of the optimizer given to "
                 "team.train was never called here.",

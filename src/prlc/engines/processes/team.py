@@ -17,11 +17,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -39,13 +42,14 @@ from prlc.engines.processes.server import log
 from prlc.engines.processes.wire import from_bytes, to_bytes
 from prlc.engines.processes.worker import A_DAY
 from prlc.engines.roles.selection import Models
-from prlc.errors import ConfigError
+from prlc.errors import ConfigError, PrlcError
 from prlc.methods import Lazy, Method, Scheduled, parse_method
 from prlc.methods.check import check_optimizer
 from prlc.optim.optimizers import (
     SERVER_OPTIMIZERS,
     OptimizerFactory,
     RuleSettings,
+    check_gradients,
     choose,
     is_plain_sgd,
 )
@@ -90,6 +94,7 @@ def join(
     hides_torchrun: whether trainers that would average gradients themselves (Lightning, Hugging
         Face) shall find a single process.
     """
+    _explain_errors()
     chosen = parse_method(method) if isinstance(method, str) else method
     if isinstance(chosen, Lazy) and steps is None:
         raise ConfigError(
@@ -109,8 +114,8 @@ def join(
             "The steps between checkpoints must be a whole number, 1 or more, but are "
             f"{checkpoint_every!r}."
         )
-    if "RANK" not in os.environ:
-        return Team()
+    if "RANK" not in os.environ and not dist.is_initialized():
+        return Team(steps)
     connection = connect(
         cluster.layout,
         cluster.peer_timeout,
@@ -143,6 +148,9 @@ class Team:
     group: dist.ProcessGroup | None = None
     """The ranks of this worker, for DistributedDataParallel, if there are several."""
 
+    def __init__(self, steps: int | None = None) -> None:
+        self._steps = steps
+
     def shard(self, data: Any, *, ahead: int = 0) -> Any:
         """This worker's part of the data.
 
@@ -163,7 +171,7 @@ class Team:
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        also: Sequence[Any] = (),
+        also: Any | Sequence[Any] = (),
         server_optimizer: str | OptimizerFactory | None = None,
     ) -> Run:
         """From here on `optimizer.step()` is a step of the team; use as `with`, or call `finish`.
@@ -174,9 +182,9 @@ class Team:
         server_optimizer: applied to mean updates, instead of the method's own.
         """
         models = Models(_listed(model), _unwrapped(optimizer))
-        _check_also(also)
+        _kept(also)
         del server_optimizer
-        return Run(models.optimizers)
+        return Run(models.optimizers, self._steps)
 
 
 class Workers(Team):
@@ -196,6 +204,7 @@ class Workers(Team):
         self._positions: list[Counted] = []
         self._hidden: dict[str, str] = {}
         self._run: TeamRun | None = None
+        self._trainings = 0
         self.num_workers = settings.num_workers
         self.worker = layout.worker_of(wire.rank)
         if connection.leaves:
@@ -259,7 +268,7 @@ class Workers(Team):
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        also: Sequence[Any] = (),
+        also: Any | Sequence[Any] = (),
         server_optimizer: str | OptimizerFactory | None = None,
     ) -> Run:
         if self._run is not None and not self._run.finished:
@@ -279,7 +288,7 @@ class Workers(Team):
             )
         plain_sgd = all(map(is_plain_sgd, models.optimizers))
         check_optimizer(self._settings.method, plain_sgd=plain_sgd)
-        _check_also(also)
+        also = _kept(also)
         if self._settings.save_every and not also and models.scheduled():
             log.warning(
                 "A scheduler changes the learning rate, but checkpoints do not keep it: name it in "
@@ -287,6 +296,7 @@ class Workers(Team):
             )
         chosen = server_optimizer or self._settings.method.server
         rule = RuleSettings(choose(chosen, SERVER_OPTIMIZERS, "server"))
+        self._trainings += 1
         self._run = TeamRun(
             self._connect,
             replace(self._settings, rule=rule),
@@ -300,7 +310,11 @@ class Workers(Team):
         return self._run
 
     def _open_folder(self) -> RunFolder:
+        """A folder for each training of the script, the first one's around the others'."""
         assert self._path is not None
+        path = self._path
+        if self._trainings > 1:
+            path /= f"training-{self._trainings}"
         described = {
             "method": str(self._settings.method),
             "workers": self.num_workers,
@@ -308,9 +322,9 @@ class Workers(Team):
             "seed": self._settings.seed,
             "ranks_per_worker": self._layout.ranks_per_worker,
         }
-        if not (self._path / "config.json").exists():
-            return RunFolder.create(self._path, described)
-        folder = RunFolder.open(self._path)
+        if not (path / "config.json").exists():
+            return RunFolder.create(path, described)
+        folder = RunFolder.open(path)
         folder.check_config(described)
         return folder
 
@@ -330,27 +344,65 @@ class Workers(Team):
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
 
+@cache
+def _explain_errors() -> None:
+    """From here on an error of this package that ends the script is a sentence with its line."""
+    before = sys.excepthook
+
+    def explain(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, PrlcError):
+            before(kind, error, trace)
+            return
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        lines = [f.lineno for f in traceback.extract_tb(trace) if f.filename == script]
+        rank = [f"rank {os.environ['RANK']}"] if "RANK" in os.environ else []
+        where = [f"{Path(script).name}, line {lines[-1]}"] if script and lines else []
+        about = f" ({', '.join(rank + where)})" if rank + where else ""
+        print(f"error{about}: {error}", file=sys.stderr, flush=True)
+
+    sys.excepthook = explain
+
+
 def _disconnect() -> None:
     with suppress(RuntimeError, AssertionError):
         dist.destroy_process_group()
 
 
-def _listed(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
-    return [models] if isinstance(models, nn.Module) else list(models)
+def _listed(models: Any) -> list[nn.Module]:
+    one = isinstance(models, nn.Module) or not isinstance(models, Iterable)
+    found: list[Any] = [models] if one else list(models)
+    for each in found:
+        if not isinstance(each, nn.Module):
+            raise ConfigError(
+                "team.train takes a model, or a list of models, and then the optimizers, but "
+                f"among the models is a {type(each).__name__}."
+            )
+    return found
 
 
 def _unwrapped(optimizers: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """The optimizers themselves, from under the wrappers of accelerate or Lightning."""
+    listed = optimizers if isinstance(optimizers, Sequence) else [optimizers]
     found = []
-    for optimizer in [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers):
+    for optimizer in listed:
         while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
             optimizer = inner  # noqa: PLW2901
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                "team.train takes the models, and then an optimizer of torch's kind, or a list of "
+                f"them, but was given a {type(optimizer).__name__}."
+            )
+        check_gradients(optimizer)
         found.append(optimizer)
     return found
 
 
-def _check_also(also: Sequence[Any]) -> None:
-    for each in also:
+def _kept(also: Any | Sequence[Any]) -> Sequence[Any]:
+    """What a checkpoint keeps besides, as a list."""
+    listed = [also] if hasattr(also, "state_dict") else also
+    for each in listed:
         try:
             from_bytes(to_bytes(each.state_dict()))
         except Exception as error:  # whatever a state_dict may raise
@@ -359,3 +411,4 @@ def _check_also(also: Sequence[Any]) -> None:
                 f"checkpoint can keep, but {type(each).__name__} is none "
                 f"({str(error).partition(chr(10))[0][:80]})."
             ) from None
+    return listed

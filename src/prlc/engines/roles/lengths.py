@@ -24,7 +24,8 @@ class TooLong(NamedTuple):
             step,
             message=f"The update of worker {self.worker} at step {step} has length "
             f"{self.length:.3g}, but {self.bound:.3g} is the bound that the other workers' updates "
-            "set. Look at its data and its learning rate, or raise --length-bound.",
+            "set. Look at its data and its learning rate, or raise the bound (prlc train "
+            "--length-bound).",
         )
 
 

@@ -13,6 +13,7 @@ from prlc.engines.job import staying, travelling
 from prlc.engines.roles.notes import Kind
 from prlc.engines.roles.packing import Packing, Vector, is_finite
 from prlc.engines.roles.selection import Models
+from prlc.errors import CheckpointError
 from prlc.methods import Method, Scheduled
 from prlc.optim.optimizers import is_plain_sgd
 
@@ -268,6 +269,19 @@ class ScriptModel(LocalModel):
                 then.copy_(now)
 
     @torch.no_grad()
+    def unsaid(self) -> list[tuple[Tensor, Tensor]]:
+        """What travels, and how it has changed since the last step."""
+        tensors = _detached(self.model)
+        if not self._packing.fits(tensors):
+            return []
+        values = zip(tensors, self._packing.tensors(self.values), strict=True)
+        return [
+            (tensor, tensor - value.to(tensor))
+            for place, (tensor, value) in enumerate(values)
+            if place not in self._late
+        ]
+
+    @torch.no_grad()
     def is_as_left(self) -> bool:
         """Whether the parameters are as the last step left them."""
         tensors, values = _detached(self.model), self._packing.tensors(self.values)
@@ -316,7 +330,20 @@ class ScriptModel(LocalModel):
 
     def state(self) -> dict[str, Any]:
         optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
-        return super().state() | {"optimizer": optimizers}
+        return super().state() | {"optimizer": optimizers, "kinds": self._kinds()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if state["kinds"] != self._kinds():
+            raise CheckpointError(
+                f"The checkpoint is of {' and '.join(state['kinds'])}, but the script gives "
+                f"{' and '.join(self._kinds())}. Resume it with the same optimizers, or begin in "
+                "another folder."
+            )
+        super().load_state(state)
+
+    def _kinds(self) -> list[str]:
+        """What the optimizers are, and of how many parameters."""
+        return [f"{type(o).__name__} of {len(_given_to(o))} tensors" for o in self.optimizers]
 
     def _staying(self) -> list[Tensor]:
         return staying(self._models.all)

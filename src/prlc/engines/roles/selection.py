@@ -48,6 +48,7 @@ class Selection(nn.Module):
         super().__init__()
         chosen, seen = set(names), set[int]()
         self.__dict__["places"] = places = list[_Place]()
+        self.__dict__["paths"] = paths = dict[str, nn.Module]()
         for prefix, module in nn.ModuleList(models).named_modules():
             kept: list[Names] = []
             for tensors in (module._parameters, module._buffers):
@@ -59,10 +60,16 @@ class Selection(nn.Module):
                         seen.add(id(tensor))
             if any(kept):
                 places.append(_Place(module, *kept))
+                paths[prefix] = module
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
         del remove_duplicate
         return iter(self.__dict__["places"])
+
+    def is_of(self, models: Models) -> bool:
+        """Whether the modules are still in their places."""
+        now = dict(models.all.named_modules())
+        return all(now.get(path) is module for path, module in self.__dict__["paths"].items())
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         del recurse
@@ -82,6 +89,12 @@ class Models:
         self._check()
 
     def _check(self) -> None:
+        for name, tensor in self.all.named_parameters():
+            if isinstance(tensor, nn.UninitializedParameter):
+                raise ConfigError(
+                    f"The shape of the parameter {name} is not known yet: call the model once, "
+                    "before its optimizer is made."
+                )
         own = {id(p) for p in self.all.parameters()}
         for optimizer in self.optimizers:
             given = [p for group in optimizer.param_groups for p in group["params"]]
@@ -97,11 +110,32 @@ class Models:
                 "None of the optimizers' parameters requires a gradient, so nothing would train."
             )
 
+    def check_replaced(self, trained: Collection[str]) -> None:
+        """Refuse parameters that `trained`, but were replaced by others that no optimizer has."""
+        parameters, now = dict(self.all.named_parameters()), self.trained()
+        own = {id(p) for p in parameters.values()}
+        if all(id(p) in own for p in self._given()):
+            return
+        for name in trained:
+            if name in parameters and parameters[name].requires_grad and name not in now:
+                raise ConfigError(
+                    f"The parameter {name} has been replaced by another, which no optimizer steps "
+                    "(load_state_dict(assign=True) does that). Add it to the optimizer "
+                    "(add_param_group), or leave assign out."
+                )
+
+    def form(self) -> dict[str, str]:
+        """What must be the same on all ranks for models to become copies of one another."""
+        named = [*self.all.named_parameters(), *self.all.named_buffers()]
+        return {name: f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for name, t in named}
+
+    def _given(self) -> Iterator[nn.Parameter]:
+        """The optimizers' parameters."""
+        return (p for o in self.optimizers for group in o.param_groups for p in group["params"])
+
     def trained(self) -> Names:
         """The parameters that an optimizer changes."""
-        given = {
-            id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]
-        }
+        given = {id(p) for p in self._given()}
         return [
             name for name, p in self.all.named_parameters() if p.requires_grad and id(p) in given
         ]
