@@ -202,6 +202,7 @@ class OneForAll(prlc.Team):
 
     def __init__(self, *join: Any, **settings: Any) -> None:
         del settings
+        super().__init__()
         self._step = -1 if join == (REVERSED,) else 1
 
     def shard(self, data: Any, *, ahead: int = 0) -> Any:

@@ -93,6 +93,8 @@ def test_curves_are_told_apart_without_colour() -> None:
     assert len({(look.dash, look.symbol) for look in looks}) == 16
     assert len({(str(look.line), look.marker) for look in looks}) == 16
     assert len({look.colour for look in looks[:8]}) == 8
+    assert len({(look.colour, look.marker) for look in looks}) == 16
+    assert len({(look.colour, look.dash) for look in looks}) == 16
 
 
 def test_styles_go_by_label() -> None:

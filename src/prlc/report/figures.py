@@ -127,19 +127,24 @@ class Style:
 
     @property
     def marker(self) -> str:
-        return _MARKERS[self.number % len(_MARKERS)][0]
+        return self._mark[0]
 
     @property
     def symbol(self) -> str:
-        return _MARKERS[self.number % len(_MARKERS)][1]
+        return self._mark[1]
 
     @property
     def width(self) -> float:
         return 2.6 if self.number == 0 else 1.7  # the baseline shows under curves that cover it
 
     @property
+    def _mark(self) -> tuple[str, str]:
+        # When the colours repeat, each gets another marker ...
+        return _MARKERS[(self.number + 4 * (self.number // len(_COLOURS))) % len(_MARKERS)]
+
+    @property
     def _dash(self) -> tuple[Any, str]:
-        # When the colours repeat, each gets another dash.
+        # ... and another dash.
         return _DASHES[(self.number + self.number // len(_COLOURS)) % len(_DASHES)]
 
 
