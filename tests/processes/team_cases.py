@@ -353,7 +353,7 @@ def uneven_votes(team: prlc.Team) -> torch.Tensor:
 
 
 def trainings_with_checkpoints(layout: str, folder: Path | None) -> dict[str, Any]:
-    """Two trainings of a script that keeps checkpoints, and what it says to another optimizer."""
+    """Where two trainings of a script that keeps checkpoints begin, and begin again."""
     found: dict[str, Any] = {}
     for name in ("first", "again"):
         team = prlc.join("nsgd", layout=layout, folder=folder, checkpoint_every=4)
@@ -365,9 +365,6 @@ def trainings_with_checkpoints(layout: str, folder: Path | None) -> dict[str, An
                 loss_of(model, team.worker).backward()  # type: ignore[no-untyped-call]
                 run._models.optimizers[0].step()  # type: ignore[attr-defined]
             run.finish()
-    team = prlc.join("nsgd", layout=layout, folder=folder, checkpoint_every=4)
-    if layout == "sharded":
-        found["other"] = refused_here(lambda: team.train(model, Adam(model.parameters())))
     return found
 
 

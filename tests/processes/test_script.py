@@ -160,6 +160,21 @@ def test_an_update_that_is_not_finite_leaves_the_last_model(text: str, goes_back
     assert all(map(torch.equal, travelling(chosen), before))
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused() -> None:
+    model = nn.Linear(3, 2)
+    chosen = Selection([model], ["0.weight", "0.bias"])
+    kept, other = (
+        ScriptModel(chosen, Models([model], [make()]), Packing(chosen), method=prlc.NSGD())
+        for make in (
+            lambda: torch.optim.SGD(model.parameters(), lr=0.1),
+            lambda: torch.optim.Adam(model.parameters()),
+        )
+    )
+    kept.load_state(kept.state())
+    with pytest.raises(prlc.PrlcError, match="is of SGD of 2 tensors, but the script gives Adam"):
+        other.load_state(kept.state())
+
+
 @pytest.mark.parametrize("goes_back", [False, True])
 def test_values_follow_a_model_that_moves_by_its_updates(goes_back: bool) -> None:
     method = prlc.PRLC(0.1)

@@ -347,12 +347,10 @@ def test_workers_with_unequal_batches_vote_within_rounds(
 def test_each_training_of_a_script_has_its_own_checkpoints(
     found: tuple[str, Path, list[Found]],
 ) -> None:
-    layout, folder, workers = found
+    _, folder, workers = found
     for each in workers:
         kept = each["checkpoints"]
         assert [kept[name] for name in ("first 0", "first 1", "again 0", "again 1")] == [0, 0, 4, 4]
-        if layout == "sharded":
-            assert "is of SGD of 1 tensors, but the script gives Adam of 1" in kept["other"]
     assert (folder / "several" / "training-2" / "checkpoint.pt").is_file()
 
 
