@@ -544,10 +544,9 @@ class TeamRun(Run):
         self._complete_save()
         if self._worker is not None:
             self._local.stepped_by(None)
-            lost = not (self._worker.pushes_changes_at_end or self._local.is_as_left())
-            if lost and not isinstance(
-                self._settings.method, Lazy
-            ):  # its last step waits to be asked
+            # A lazy method's last step waits to be asked for.
+            keeps = isinstance(self._settings.method, Lazy) or self._worker.pushes_changes_at_end
+            if not keeps and not self._local.is_as_left():
                 log.warning(
                     "The weights of worker %d were changed after its last optimizer.step(): the "
                     "final model lacks that. Change them before a step, or after the block of "
